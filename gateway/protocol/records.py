@@ -1,0 +1,140 @@
+"""What flows hand to the store and get back: plain records, no SQL and no sockets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+from gateway.protocol.identity import IntentKey
+from gateway.protocol.phases import Phase
+
+
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """Ciphertext, and the number of the key that made it (SEC-4)."""
+
+    blob: bytes
+    key_number: int
+
+
+@dataclass(frozen=True, slots=True)
+class NewIntent:
+    """A Phase 1 to be registered."""
+
+    key: IntentKey
+    server_correlation_id: UUID
+    client_correlation_id: str
+    replay_key: bytes
+    caller: bytes
+    method: str
+    path: bytes
+    query: bytes | None
+    route: str
+    execution: str
+    replay_policy: str
+    transaction_reference: str | None
+    payload_sha256: bytes
+    payload_bytes: int
+    ttl_ms: int
+    grace_ms: int
+    horizon_ms: int
+    max_pending: int
+    payload: Sealed
+
+    @property
+    def size_bytes(self) -> int:
+        """About what it adds to a statement."""
+        return len(self.payload.blob) + 512
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """Phase 1 is durable."""
+
+    server_correlation_id: UUID
+    phase_1_timestamp: datetime
+    ponr_deadline: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A confirmation that wants to cross the PONR."""
+
+    key: IntentKey
+    server_correlation_id: UUID
+    path: bytes
+    attempt_id: UUID
+    holder: UUID
+
+    @property
+    def size_bytes(self) -> int:
+        """About what it adds to a statement."""
+        return 128
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """The PONR is crossed, durably, by this attempt."""
+
+    key: IntentKey
+    attempt_id: UUID
+    fence: int
+    method: str
+    path: bytes
+    query: bytes | None
+    execution: str
+    payload: Sealed
+
+    @property
+    def target(self) -> bytes:
+        """The raw request target of Phase 1."""
+        return self.path if self.query is None else self.path + b"?" + self.query
+
+
+@dataclass(frozen=True, slots=True)
+class StoredResponse:
+    """What upstream answered. Without `kept`, the sealed part holds the headers alone (RPL-6)."""
+
+    status: int
+    body_bytes: int | None
+    body_sha256: bytes | None
+    kept: bool
+    sealed: Sealed
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    """A known outcome of one attempt."""
+
+    key: IntentKey
+    attempt_id: UUID
+    fence: int
+    phase: Phase
+    resource_id: str | None
+    message: str | None
+    sent: bool
+    error: str | None
+    response: StoredResponse | None
+
+    @property
+    def size_bytes(self) -> int:
+        """About what it adds to a statement."""
+        return 256 + (len(self.response.sealed.blob) if self.response else 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """An attempt that ended without an answer and may have taken effect (REC-2)."""
+
+    key: IntentKey
+    attempt_id: UUID
+    fence: int
+    sent: bool
+    status: int | None
+    reason: str
+
+    @property
+    def size_bytes(self) -> int:
+        """About what it adds to a statement."""
+        return 256
