@@ -6,7 +6,7 @@ Look-ups go through any case-insensitive multi-mapping (`getall`); what is writt
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 from uuid import UUID
@@ -56,6 +56,10 @@ class HeaderMap(Protocol):
         """Every value of a header, in order."""
         ...
 
+    def __iter__(self) -> Iterator[str]:
+        """The names."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Handshake:
@@ -73,6 +77,11 @@ def is_enabled(headers: HeaderMap) -> bool:
     """OPT-1: `DTT-2PHP-Enabled: true`, in any case; any other value does not opt in."""
     values = headers.getall(ENABLED, [])
     return bool(values) and any(value.strip().lower() == "true" for value in values)
+
+
+def speaks(headers: HeaderMap) -> bool:
+    """Whether a request carries any 2PHP field (TRN-2)."""
+    return any(name[: len(PREFIX)].lower() == "dtt-2php-" for name in headers)
 
 
 def parse(headers: HeaderMap) -> Handshake:

@@ -1,7 +1,9 @@
 """The three identities of a mutation, kept apart (REP-1).
 
-- `logical_key`: one intended effect. Service, caller and Client-Correlation-ID; consumed once, by the Phase 1 transaction.
-- `replay_key`: everything that effect is bound to. Two requests with one logical key and different replay keys are different
+- `logical_key`: one intended effect. Service, caller and Client-Correlation-ID; consumed once, by the Phase 1
+  transaction.
+- `replay_key`: everything that effect is bound to. Two requests with one logical key and different replay keys are
+  different
   requests (P1-6).
 - `attempt_id`: one execution of it. Never part of either key.
 """

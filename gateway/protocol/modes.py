@@ -1,4 +1,4 @@
-"""Which way a request goes: request + routes -> Passthrough | Register | Confirm | AutoConfirm | Poll | Look.
+"""Which way a request goes: request + routes -> Passthrough | Register | Confirm | Direct | Poll | Look.
 
 Routes match the raw path; an encoded slash is data (DESIGN decision 14).
 """
@@ -62,6 +62,20 @@ class Register(Generic[R]):
 
 
 @dataclass(frozen=True, slots=True)
+class Direct(Generic[R]):
+    """No confirmation is waited for: auto-confirm (ACM-1), or transparent mode (TRN-1, TRN-2).
+
+    `silent`: the caller knows nothing of 2PHP, and the route does this for it.
+    """
+
+    route: R
+    client_correlation_id: str | None
+    callback: str | None
+    requested_ttl_ms: int | None
+    silent: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Confirm:
     """Phase 2. `confirms`: the Phase 1 paths that this path stands for; empty when no route knows it."""
 
@@ -87,7 +101,7 @@ class Look:
 
 
 PASSTHROUGH = Passthrough()
-Decision = Passthrough | Register[R] | Confirm | Poll | Look
+Decision = Passthrough | Register[R] | Direct[R] | Confirm | Poll | Look
 
 
 class Routes(Generic[R]):
@@ -100,9 +114,13 @@ class Routes(Generic[R]):
 
     def match(self, method: str, path: bytes) -> R | None:
         """The route of a mutation, unless 2PHP is off there (OPT-3)."""
-        for (base, below), route in self._routes:
+        number = self._number(method, path)
+        return None if number is None else self._routes[number][1]
+
+    def _number(self, method: str, path: bytes) -> int | None:
+        for number, ((base, below), route) in enumerate(self._routes):
             if method in route.methods and _matches(base, below, path):
-                return None if route.mode == "off" else route
+                return None if route.mode == "off" else number
         return None
 
     def covers(self, path: bytes) -> bool:
@@ -113,7 +131,7 @@ class Routes(Generic[R]):
         """What kind of path this is: two paths with equal places are never told apart by route or phase."""
         below = path.rfind(b"/")
         return (
-            tuple(index for index, ((base, deep), _) in enumerate(self._routes) if _matches(base, deep, path)),
+            tuple(self._number(method, path) for method in MUTATIONS),
             any(path.endswith(suffix) for suffix in self._suffixes) and bool(self.confirms(path)),
             path.startswith(WELL_KNOWN_INTENTS),
             below > 0 and self.covers(path[:below]),
@@ -143,8 +161,10 @@ def decide(method: str, path: bytes, fields: HeaderMap, routes: Routes[R]) -> De
         return PASSTHROUGH
     if method == "GET":
         return _decide_read(path, routes)
-    if method not in MUTATIONS or not headers.is_enabled(fields):
+    if method not in MUTATIONS:
         return PASSTHROUGH
+    if not headers.is_enabled(fields):
+        return _decide_silent(method, path, fields, routes)
     if fields.getall(headers.SERVER_CORRELATION_ID, []):
         return _decide_confirm(method, path, fields, routes)
     route = routes.match(method, path)
@@ -152,8 +172,17 @@ def decide(method: str, path: bytes, fields: HeaderMap, routes: Routes[R]) -> De
         return PASSTHROUGH
     handshake = headers.parse(fields)
     if handshake.auto_confirm:
-        raise problems.mode_not_available("Auto-Confirm is not available on this route; use the two-phase handshake.")
+        client_id = _client_id(handshake) if handshake.callback is not None else handshake.client_correlation_id
+        return Direct(route, client_id, handshake.callback, handshake.requested_ttl_ms, silent=False)
     return Register(route, _client_id(handshake), handshake.requested_ttl_ms)
+
+
+def _decide_silent(method: str, path: bytes, fields: HeaderMap, routes: Routes[R]) -> Decision[R]:
+    """TRN-2: a transparent route does it for requests with no 2PHP header at all."""
+    route = routes.match(method, path)
+    if route is None or route.mode != "transparent" or headers.speaks(fields):
+        return PASSTHROUGH
+    return Direct(route, None, None, None, silent=True)
 
 
 def _decide_confirm(method: str, path: bytes, fields: HeaderMap, routes: Routes[R]) -> Decision[R]:

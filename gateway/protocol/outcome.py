@@ -1,7 +1,7 @@
 """What an upstream's answer, or its absence, means; and what the client is told of it.
 
-`FAILED` is always *known*: a definite answer, or provably no effect (P2-5). Everything that may have taken effect without an
-answer is in doubt (REC-2): never a guess.
+`FAILED` is always *known*: a definite answer, or provably no effect (P2-5). Everything that may have taken effect
+without an answer is in doubt (REC-2): never a guess.
 """
 
 from __future__ import annotations
@@ -63,8 +63,9 @@ def of_failure(kind: str, *, sent: bool) -> Settled | Doubtful:
     return Settled(Phase.FAILED, _UNREACHED.get(kind, "Upstream was not reached; nothing was sent."))
 
 
+TIMED_OUT = "no answer from upstream in time"
 _DOUBT = {
-    "timeout": "no answer from upstream in time",
+    "timeout": TIMED_OUT,
     "reset": "connection to upstream lost after the request was sent",
     "protocol": "upstream's answer could not be understood",
 }

@@ -13,8 +13,8 @@
               v
           ABANDONED
 
-The draft's section 6, plus the one edge that its REUSE policy implies. A pair that is absent from `TRANSITIONS` is illegal
-(FSM-1); the same table is repeated in the database as guards and CHECKs, and a test compares the two.
+The draft's section 6, plus the one edge that its REUSE policy implies. A pair that is absent from `TRANSITIONS` is
+illegal (FSM-1); the same table is repeated in the database as guards and CHECKs, and a test compares the two.
 
 *In doubt* is not a phase: it is a state of knowledge about an intent that stays `PROCESSING` (REC-2).
 """

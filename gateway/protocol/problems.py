@@ -72,7 +72,8 @@ def to_answer(problem: Problem) -> Answer:
     return Answer(problem.status, headers, json.dumps(document).encode(), close=problem.close)
 
 
-# --- opting in, and Phase 1 ---------------------------------------------------------------------------------------------
+# --- opting in, and Phase 1
+# ---------------------------------------------------------------------------------------------
 
 
 def repeated_header(name: str) -> Problem:
@@ -126,7 +127,7 @@ def key_reused() -> Problem:
         "client-correlation-id-reused",
         422,
         "Client correlation ID already used for another request",
-        "This DTT-2PHP-Client-Correlation-ID was registered with another method, target or payload. Use a new one for a new request.",
+        "This ID was registered with another method, target or payload. Use a new one for a new request.",
         extra={"code": "REPLAY_DUPLICATE"},
     )
 
@@ -161,7 +162,7 @@ def store_away() -> Problem:
         "store-unavailable",
         503,
         "Store unavailable",
-        "The intent store cannot be reached; nothing was forwarded. Retry with the same DTT-2PHP-Client-Correlation-ID.",
+        "The intent store cannot be reached; nothing was forwarded. Retry with the same Client-Correlation-ID.",
         headers=[_retry_after(RETRY_AFTER_S)],
     )
 
@@ -193,12 +194,29 @@ def bad_gateway(kind: str) -> Problem:
     return Problem("upstream-unreachable", 502, "Upstream unreachable", "The upstream gave no complete answer.")
 
 
-def mode_not_available(what: str) -> Problem:
-    """A mode the route does not offer."""
-    return Problem("mode-not-available", 400, "Mode not available", what)
+def in_doubt(kind: str) -> Problem:
+    """ACM-1: no answer after the request was sent; it may have taken effect."""
+    timed_out = kind == "timeout"
+    return Problem(
+        "outcome-in-doubt",
+        504 if timed_out else 502,
+        "Outcome in doubt",
+        "The request was sent and no complete answer came: it may have taken effect. Do not send it under a new ID.",
+    )
 
 
-# --- callers ------------------------------------------------------------------------------------------------------------
+def callbacks_unavailable() -> Problem:
+    """ACM-2: a promise that could not be kept is not made."""
+    return Problem(
+        "callbacks-unavailable",
+        400,
+        "Callbacks unavailable",
+        "This gateway sends no callbacks; leave DTT-2PHP-Callback out.",
+    )
+
+
+# --- callers
+# ------------------------------------------------------------------------------------------------------------
 
 
 def credentials_missing(challenge: bytes | None = None) -> Problem:
@@ -231,7 +249,8 @@ def other_caller() -> Problem:
     )
 
 
-# --- Phase 2 ------------------------------------------------------------------------------------------------------------
+# --- Phase 2
+# ------------------------------------------------------------------------------------------------------------
 
 
 def intent_unknown() -> Problem:
@@ -279,13 +298,24 @@ def ttl_expired(server_correlation_id: UUID) -> Problem:
     )
 
 
+def still_running() -> Problem:
+    """ACM-5."""
+    return Problem(
+        "still-processing",
+        504,
+        "Still processing",
+        "The first request with this ID is still being processed. Ask again with the same ID.",
+        headers=[_retry_after(RETRY_AFTER_S)],
+    )
+
+
 def ponr_unknown() -> Problem:
     """REC-7: the store went away around the PONR write and this request sent nothing."""
     return Problem(
         "confirmation-unresolved",
         503,
         "Confirmation not resolved",
-        "The store went away while the confirmation was being written; nothing was sent by this request. Repeat the same confirmation.",
+        "The store went away around the confirmation; nothing was sent. Repeat the same confirmation.",
         headers=[_retry_after(RETRY_AFTER_S)],
     )
 

@@ -34,8 +34,8 @@ class NewIntent:
     execution: str
     replay_policy: str
     transaction_reference: str | None
-    payload_sha256: bytes
-    payload_bytes: int
+    payload_sha256: bytes | None
+    payload_bytes: int | None
     ttl_ms: int
     grace_ms: int
     horizon_ms: int
@@ -58,6 +58,39 @@ class Registered:
 
 
 @dataclass(frozen=True, slots=True)
+class Direct:
+    """A request that needs no confirmation.
+
+    An intent, its attempt and its callback, to be written as one (ACM-1, ACM-2).
+    """
+
+    intent: NewIntent
+    attempt_id: UUID
+    holder: UUID
+    payload_kept: bool
+    callback: Callback | None
+
+    @property
+    def key(self) -> IntentKey:
+        """Its intent."""
+        return self.intent.key
+
+    @property
+    def size_bytes(self) -> int:
+        """About what it adds to a statement."""
+        return self.intent.size_bytes + 128
+
+
+@dataclass(frozen=True, slots=True)
+class Callback:
+    """A promised delivery: its constant ID, where to, and how long its maker alone may try it."""
+
+    delivery_id: UUID
+    url: Sealed
+    lease_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class Claim:
     """A confirmation that wants to cross the PONR."""
 
@@ -66,6 +99,7 @@ class Claim:
     path: bytes
     attempt_id: UUID
     holder: UUID
+    credentials: Sealed | None = None  # of the confirmation, for work that is begun later (ASY-1)
 
     @property
     def size_bytes(self) -> int:
@@ -90,6 +124,16 @@ class Claimed:
     def target(self) -> bytes:
         """The raw request target of Phase 1."""
         return self.path if self.query is None else self.path + b"?" + self.query
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """Confirmed work, taken from the queue: its attempt is durable."""
+
+    claimed: Claimed
+    server_correlation_id: UUID
+    client_correlation_id: str
+    credentials: Sealed | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """What a repeated or late request gets. Pure: the caller of these rules has already tried the guarded write.
 
-`on_register` is asked when Phase 1 found its key consumed; `on_confirm` when the guarded write of Phase 2 changed nothing.
+`on_register` is asked when Phase 1 found its key consumed; `on_confirm` when the guarded write of Phase 2 changed
+nothing.
 """
 
 from __future__ import annotations

@@ -1,0 +1,56 @@
+"""The queue of asynchronous work: taking a row begins its attempt, in one statement (ASY-1)."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import asyncpg
+
+from gateway.protocol.identity import IntentKey
+from gateway.protocol.records import Claimed, Sealed, Taken
+from gateway.store import queries
+from gateway.store.lines import Line
+
+SQL = queries.load("queue.sql")
+
+
+class QueueStore:
+    """Confirmed work that nobody has begun yet, shared by every worker of every replica."""
+
+    def __init__(self, url: str, *, buckets: int) -> None:
+        self.line = Line(url)
+        self._buckets = range(buckets)
+
+    async def take(self, holder: UUID, limit: int, key: IntentKey | None = None) -> list[Taken]:
+        """Begin the attempts of one intent, or of the oldest that wait, `limit` at most."""
+        taken: list[Taken] = []
+        for bucket in self._buckets if key is None else (key.bucket,):
+            if len(taken) >= limit:
+                break
+            logical = None if key is None else key.logical
+            rows = await self.line.fetch(SQL["take"], bucket, limit - len(taken), holder, logical)
+            taken += [_taken(bucket, row) for row in rows]
+        return taken
+
+    async def held(self, holder: UUID) -> list[Taken]:
+        """What this holder has begun and not ended (REC-7)."""
+        return [
+            _taken(bucket, row)
+            for bucket in self._buckets
+            for row in await self.line.fetch(SQL["held"], bucket, holder)
+        ]
+
+
+def _taken(bucket: int, row: asyncpg.Record) -> Taken:
+    claimed = Claimed(
+        IntentKey(bucket, row["logical_key"]),
+        row["attempt_id"],
+        row["fence"],
+        row["method"],
+        row["path"],
+        row["query"],
+        "async",
+        Sealed(row["sealed"], row["sealed_with"]),
+    )
+    credentials = None if row["credentials"] is None else Sealed(row["credentials"], row["credentials_with"])
+    return Taken(claimed, row["server_correlation_id"], row["client_correlation_id"], credentials)
