@@ -61,7 +61,7 @@ class Exchange(Response):
             connection.transport.write(head)
             return waiter
         if isinstance(body, bytes):
-            if len(body) <= SLICE_BYTES and not framing.expects_continue:
+            if len(body) <= SLICE_BYTES:  # `Expect` or not: its client did not wait for a 100 either
                 connection.transport.write(head + body)
                 return waiter
             body = slices(body)
