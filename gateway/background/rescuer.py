@@ -1,0 +1,26 @@
+"""Rescue.
+
+Intents whose gateway died after the PONR are taken over under a higher fence and held as in doubt (REC-1, REC-2).
+"""
+
+from __future__ import annotations
+
+import logging
+
+from gateway.store.sweeps import Rescued, Sweeps
+
+log = logging.getLogger(__name__)
+
+
+class Rescuer:
+    """A continuous sweep, not a start-up pass: rolling restarts strand nothing."""
+
+    def __init__(self, sweeps: Sweeps) -> None:
+        self._sweeps = sweeps
+
+    async def run_once(self) -> Rescued:
+        """Declare lapsed holders dead and take over what they held."""
+        done = await self._sweeps.rescue()
+        if done.ended:
+            log.warning("attempts of lost gateways taken over", extra={"ended": done.ended, "in_doubt": done.in_doubt})
+        return done

@@ -1,0 +1,168 @@
+"""Phase 2.
+
+One conditional write crosses the PONR; whoever crosses executes, everybody else gets that result (P2-1 .. P2-9).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import assert_never
+from uuid import UUID
+
+from gateway.flows import answers
+from gateway.flows.execute import Streamed, execute_claimed
+from gateway.flows.ports import Desk
+from gateway.flows.queued import QueueRunner
+from gateway.flows.sealed import seal_message
+from gateway.flows.stored import stored_answer
+from gateway.flows.voices import CONFIRMED
+from gateway.protocol import identity, problems, replay
+from gateway.protocol.faults import StoreAway, StoreLost
+from gateway.protocol.identity import IntentKey
+from gateway.protocol.intents import Intent
+from gateway.protocol.messages import Answer, Header
+from gateway.protocol.modes import Confirm, confirm_path
+from gateway.protocol.phases import Phase
+from gateway.protocol.records import Claim, Claimed
+
+log = logging.getLogger(__name__)
+
+WAIT_MIN_S = 0.01  # between looks at an intent that another replica executes
+WAIT_MAX_S = 0.25
+CLAIMS_MAX = 3  # tries at an intent that still waits although a write lost: each loss needs a new cause
+LIMBO_PAUSE_S = 0.5
+
+Result = Answer | Streamed
+
+
+class Confirmations:
+    """The confirmations of one worker. Those racing on one intent share one execution (P2-8)."""
+
+    def __init__(self, desk: Desk, runner: QueueRunner) -> None:
+        self._desk = desk
+        self._runner = runner
+        self._running: dict[tuple[bytes, UUID, tuple[bytes, ...]], asyncio.Task[Result]] = {}
+
+    def under(self, desk: Desk) -> None:
+        """Go on with a reloaded configuration."""
+        self._desk = desk
+
+    async def confirm(self, decision: Confirm, caller: bytes, credentials: list[Header]) -> Result | None:
+        """The answer; None when the request is none of ours after all."""
+        desk = self._desk
+        key = identity.logical_key(desk.service, caller, decision.client_correlation_id.encode(), buckets=desk.buckets)
+        place = (key.logical, decision.server_correlation_id, decision.confirms)
+        running = self._running.get(place)
+        if running is not None:
+            result = await asyncio.shield(running)
+            return result.replay if isinstance(result, Streamed) else result
+        if not decision.confirms:
+            return await self._not_a_confirm_path(decision, key)
+        task: asyncio.Task[Result] = desk.spawn(self._lead(desk, decision, key, credentials), "confirm")
+        self._running[place] = task
+        task.add_done_callback(lambda _: self._running.pop(place, None))
+        return await asyncio.shield(task)  # P2-9: the client may go, the work goes on
+
+    async def _not_a_confirm_path(self, decision: Confirm, key: IntentKey) -> Answer | None:
+        """P2-1: the IDs of an intent on some other path or method."""
+        intent = await self._desk.intents.read(key)
+        if intent is None or intent.server_correlation_id != decision.server_correlation_id:
+            if not decision.routed:
+                return None
+            raise await self._unknown(decision)
+        raise problems.confirm_mismatch(self._confirm_path(self._desk, intent))
+
+    async def _lead(self, desk: Desk, decision: Confirm, key: IntentKey, credentials: list[Header]) -> Result:
+        server_id = decision.server_correlation_id
+        for _ in range(CLAIMS_MAX):
+            claimed = await self._claim(desk, decision, key, credentials)
+            if claimed is not None:
+                desk.observe.transition(Phase.PROCESSING)
+                if claimed.execution == "async":
+                    self._runner.offer(claimed.key, desk.route_of(claimed.method, claimed.path).path)
+                    return answers.in_progress(server_id, claimed.path)
+                client_id = decision.client_correlation_id
+                return await execute_claimed(desk, claimed, server_id, client_id, credentials, CONFIRMED)
+            answer = await self._claimed_by_another(desk, decision, key)
+            if answer is not None:
+                return answer
+        raise problems.store_away()
+
+    async def _claim(self, desk: Desk, decision: Confirm, key: IntentKey, credentials: list[Header]) -> Claimed | None:
+        sealed = (
+            seal_message(desk.vault, b"credentials", key, credentials, b"") if desk.queues and credentials else None
+        )
+        for path in decision.confirms:
+            attempt_id = identity.new_attempt_id()
+            claim = Claim(key, decision.server_correlation_id, path, attempt_id, desk.lease.holder, sealed)
+            try:
+                claimed = await desk.intents.claim(claim)
+            except StoreLost as error:
+                desk.spawn(self._limbo(desk, decision, claim, credentials), "resolve a confirmation")
+                raise problems.ponr_unknown() from error
+            if claimed is not None:
+                return claimed
+        return None
+
+    async def _limbo(self, desk: Desk, decision: Confirm, claim: Claim, credentials: list[Header]) -> None:
+        """The store went away around the PONR write and stayed away.
+
+        It may have been carried out: until that is known, it is asked for again under the same attempt. If it was ours,
+        nothing was sent yet, and the confirmed work is done now.
+        """
+        while desk.lease.holder == claim.holder:  # else it was taken over: the rescuer has it
+            await asyncio.sleep(LIMBO_PAUSE_S)
+            try:
+                claimed = await desk.intents.claim(claim)
+            except StoreAway:
+                continue
+            if claimed is not None and claimed.execution == "sync":
+                server_id, client_id = claim.server_correlation_id, decision.client_correlation_id
+                log.info("confirmation resolved", extra={"server_correlation_id": str(server_id)})
+                await execute_claimed(desk, claimed, server_id, client_id, credentials, CONFIRMED)
+            return
+
+    async def _claimed_by_another(self, desk: Desk, decision: Confirm, key: IntentKey) -> Answer | None:
+        """What the row says, once it says something final or the wait is over; None to try the claim again."""
+        loop = asyncio.get_running_loop()
+        give_up: float | None = None
+        pause_s = WAIT_MIN_S
+        while True:
+            intent = await desk.intents.read(key)
+            found = replay.on_confirm(
+                intent, decision.server_correlation_id, decision.confirms, self._confirm_path(desk, intent)
+            )
+            match found:
+                case replay.ReturnStored(intent=known) | replay.InProgress(intent=known) if known.execution == "async":
+                    return answers.in_progress(known.server_correlation_id, known.path, phase=known.phase)  # ASY-3
+                case replay.ReturnStored(intent=known):
+                    return await stored_answer(desk, known, CONFIRMED)
+                case replay.InDoubt(intent=known):
+                    return answers.in_doubt(known.server_correlation_id, known.path)
+                case replay.TryAgain():
+                    return None
+                case replay.Refuse(problem=problem):
+                    raise (await self._unknown(decision) if problem.status == 404 else problem)
+                case replay.InProgress(intent=known):
+                    if give_up is None:
+                        give_up = loop.time() + desk.route_of(known.method, known.path).timeout_ms / 1000
+                    if loop.time() >= give_up:
+                        return answers.in_progress(known.server_correlation_id, known.path)
+                case _:
+                    assert_never(found)
+            await asyncio.sleep(pause_s)
+            pause_s = min(pause_s * 2, WAIT_MAX_S)
+
+    def _confirm_path(self, desk: Desk, intent: Intent | None) -> str:
+        if intent is None:
+            return ""
+        suffix = desk.route_of(intent.method, intent.path).confirm_suffix
+        return confirm_path(intent.path, suffix).decode("latin-1")
+
+    async def _unknown(self, decision: Confirm) -> problems.Problem:
+        """P2-7: an unknown pair is 404; a known pair of another caller is 403."""
+        intent = await self._desk.intents.read_by_server_id(decision.server_correlation_id)
+        if intent is not None and intent.client_correlation_id == decision.client_correlation_id:
+            return problems.other_caller()
+        return problems.intent_unknown()

@@ -1,0 +1,162 @@
+"""What can be asked, as a table: path, who may, and the function that answers.
+
+An endpoint that names nobody is closed to everybody (SEC-5). Knows nothing of sockets: a `Call` comes in, an `Answer`
+goes out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import orjson
+
+from gateway.operator import parameters, refusals
+from gateway.operator.access import NOBODY, READERS, ROLES
+from gateway.protocol.entries import OUTCOMES
+from gateway.protocol.messages import Answer
+from gateway.protocol.phases import Phase
+from gateway.store.ledger import ACTORS, FILTERS, BadCursor, LedgerQueries, Page
+
+LIMIT = 100
+LIMIT_MAX = 1000
+INTENTS_LIMIT_MAX = 100  # whole intents carry all their events: a page of them stays within some megabytes
+
+Readiness = Callable[[], Awaitable[tuple[bool, list[str]]]]  # ready, and if not, why not
+MetricsSource = Callable[[], Awaitable[tuple[bytes, str]]]  # the exposition, and its content type
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """Where answers come from."""
+
+    ledger: LedgerQueries
+    readiness: Readiness
+    metrics: MetricsSource
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A request, once it is clear which endpoint it is for: the raw query, and the variable segments of the path."""
+
+    query: str
+    segments: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One thing that can be asked with GET."""
+
+    path: str
+    answer: Callable[[Sources, Call], Awaitable[Answer]]
+    roles: frozenset[str] = NOBODY
+    open: bool = False  # to anyone who reaches the port
+
+
+async def healthz(sources: Sources, call: Call) -> Answer:
+    """OPS-1: the process lives."""
+    return _json({"status": "ok"})
+
+
+async def readyz(sources: Sources, call: Call) -> Answer:
+    """OPS-1: whether new work is taken; if not, why not."""
+    ready, reasons = await sources.readiness()
+    if not ready:
+        raise refusals.not_ready(reasons)
+    return _json({"ready": True, "reasons": []})
+
+
+async def metrics(sources: Sources, call: Call) -> Answer:
+    """OPS-1."""
+    body, content_type = await sources.metrics()
+    return Answer(200, [(b"Content-Type", content_type.encode())], body)
+
+
+async def intent(sources: Sources, call: Call) -> Answer:
+    """One intent, whole, by server correlation ID."""
+    parameters.parse(call.query, takes=())
+    found = await sources.ledger.intent(parameters.path_server_id(call.segments["server_correlation_id"]))
+    if found is None:
+        raise refusals.intent_unknown()
+    return _json(found)
+
+
+async def intents(sources: Sources, call: Call) -> Answer:
+    """The intents of one client correlation ID, whole; several when several callers used it."""
+    given = parameters.parse(call.query, takes=("client_correlation_id", "after", "limit"))
+    client_id = parameters.client_id(given, "client_correlation_id")
+    if client_id is None:
+        raise refusals.parameter_missing("client_correlation_id")
+    limit = parameters.limit(given, default=INTENTS_LIMIT_MAX, most=INTENTS_LIMIT_MAX)
+    return _items(await _page(sources.ledger.intents(client_id, after=parameters.after(given), limit=limit)))
+
+
+async def ledger_entries(sources: Sources, call: Call) -> Answer:
+    """LED-1, LED-2: entries in order of change."""
+    given = parameters.parse(call.query, takes=("after", "limit", *FILTERS))
+    filters = {
+        "source": parameters.service_name(given, "source"),
+        "actor": parameters.choice(given, "actor", ACTORS),
+        "phase": parameters.choice(given, "phase", [phase.value for phase in Phase]),
+        "outcome": parameters.choice(given, "outcome", [phase.value for phase in OUTCOMES]),
+        "client_correlation_id": parameters.client_id(given, "client_correlation_id"),
+        "server_correlation_id": parameters.server_id(given, "server_correlation_id"),
+    }
+    wanted = {field: value for field, value in filters.items() if value is not None}
+    limit = parameters.limit(given, default=LIMIT, most=LIMIT_MAX)
+    page = await _page(sources.ledger.entries(wanted, after=parameters.after(given), limit=limit))
+    return _json({"entries": page.rows, "next": page.next})
+
+
+async def in_doubt(sources: Sources, call: Call) -> Answer:
+    """REC-2: what waits for a verdict."""
+    given = parameters.parse(call.query, takes=("after", "limit"))
+    limit = parameters.limit(given, default=LIMIT, most=LIMIT_MAX)
+    return _items(await _page(sources.ledger.in_doubt(after=parameters.after(given), limit=limit)))
+
+
+ENDPOINTS = (
+    Endpoint("/healthz", healthz, open=True),
+    Endpoint("/readyz", readyz, open=True),
+    Endpoint("/metrics", metrics, open=True),
+    Endpoint("/v1/intents/{server_correlation_id}", intent, roles=READERS),
+    Endpoint("/v1/intents", intents, roles=READERS),
+    Endpoint("/v1/ledger/entries", ledger_entries, roles=READERS),
+    Endpoint("/v1/in-doubt", in_doubt, roles=READERS),
+)
+
+
+async def _no_such_path(sources: Sources, call: Call) -> Answer:
+    raise refusals.no_such_path()
+
+
+async def _other_method(sources: Sources, call: Call) -> Answer:
+    raise refusals.method_not_allowed(("GET", "HEAD"))
+
+
+# Below /v1, not even what exists is told without a token.
+UNKNOWN = (
+    Endpoint("/v1/{unknown:.*}", _no_such_path, roles=ROLES),
+    Endpoint("/{unknown:.*}", _no_such_path, open=True),
+)
+
+
+def with_another_method(endpoint: Endpoint) -> Endpoint:
+    """What an endpoint is to any method but its own: known to the same roles, and refused."""
+    return replace(endpoint, answer=_other_method)
+
+
+async def _page(reading: Awaitable[Page]) -> Page:
+    try:
+        return await reading
+    except BadCursor:
+        raise parameters.bad_cursor() from None
+
+
+def _items(page: Page) -> Answer:
+    return _json({"items": page.rows, "next": page.next})
+
+
+def _json(document: dict[str, Any]) -> Answer:
+    return Answer(200, [(b"Content-Type", b"application/json")], orjson.dumps(document))

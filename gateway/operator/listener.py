@@ -1,0 +1,177 @@
+"""The listener: sockets, tokens and answers around the table of endpoints.
+
+Every request ends in an answer of ours within bounded time, and every one is logged: by token name, role, path template
+and status, never with the token or anything else the caller sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from functools import partial
+from ssl import SSLContext
+
+from aiohttp import web
+from aiohttp.typedefs import Handler
+from multidict import CIMultiDict
+
+from gateway.operator import refusals
+from gateway.operator.access import Access, Token, require
+from gateway.operator.endpoints import ENDPOINTS, UNKNOWN, Call, Endpoint, Sources, with_another_method
+from gateway.protocol.faults import StoreAway
+from gateway.protocol.messages import Answer
+from gateway.protocol.problems import Problem, to_answer
+
+log = logging.getLogger(__name__)
+
+HEAD_TIMEOUT_S = 20.0  # for the next whole request head, from the connection's start or the last answer
+ANSWER_TIMEOUT_S = 25.0  # to make an answer: above the store's own 10 s for one statement
+TAKE_TIMEOUT_S = 20.0  # for a client to take the answer; a page of 1000 entries has about 700 KB
+STOP_TIMEOUT_S = 5.0  # for answers in progress when the listener stops
+HEADER_BYTES_MAX = 8 * 1024  # of the request line, and of each header
+HEADERS_MAX = 64
+LINGER_S = 1.0  # for the rest of a body that was refused
+
+# What aiohttp says of broken requests: of no use to operators, and it quotes them.
+_SILENT = logging.Logger("gateway.operator.silent", level=logging.CRITICAL + 1)
+
+_ALWAYS = {
+    "Cache-Control": "no-store",
+    "X-Content-Type-Options": "nosniff",
+    "Server": "twophp",
+}
+
+
+class OperatorListener:
+    """Serves the operator endpoints on a port of its own."""
+
+    def __init__(self, sources: Sources, tokens: Iterable[Token]) -> None:
+        self._sources = sources
+        self._access = Access(tokens)
+        self._runner: web.AppRunner | None = None
+
+    def replace_tokens(self, tokens: Iterable[Token]) -> None:
+        """OPS-1: after a reload, only these tokens count."""
+        self._access.replace_tokens(tokens)
+
+    async def start(self, host: str, port: int, ssl: SSLContext | None = None) -> int:
+        """Listen; returns the port, which the system picks when asked for 0."""
+        assert self._runner is None, "already started"
+        runner = web.AppRunner(
+            self._application(),
+            handle_signals=False,
+            shutdown_timeout=STOP_TIMEOUT_S,
+            keepalive_timeout=HEAD_TIMEOUT_S,
+            max_line_size=HEADER_BYTES_MAX,
+            max_field_size=HEADER_BYTES_MAX,
+            max_headers=HEADERS_MAX,
+            lingering_time=LINGER_S,
+            access_log=None,
+            logger=_SILENT,
+        )
+        await runner.setup()
+        try:
+            await web.TCPSite(runner, host, port, ssl_context=ssl).start()
+        except BaseException:
+            await runner.cleanup()
+            raise
+        self._runner = runner
+        bound: int = runner.addresses[0][1]
+        return bound
+
+    async def stop(self) -> None:
+        """Stop listening; answers in progress have a moment to finish."""
+        runner, self._runner = self._runner, None
+        if runner is not None:
+            await runner.cleanup()
+
+    def _application(self) -> web.Application:
+        application = web.Application(middlewares=[self._without_path], client_max_size=1)
+        for endpoint in ENDPOINTS:
+            resource = application.router.add_resource(endpoint.path)
+            for method in ("GET", "HEAD"):
+                resource.add_route(method, partial(self._serve, endpoint), expect_handler=_refuse_expectation)
+            other = partial(self._serve, with_another_method(endpoint))
+            resource.add_route("*", other, expect_handler=_refuse_expectation)
+        for endpoint in UNKNOWN:
+            rest = partial(self._serve, endpoint)
+            application.router.add_route("*", endpoint.path, rest, expect_handler=_refuse_expectation)
+        return application
+
+    @web.middleware
+    async def _without_path(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """`OPTIONS *` and the like have no path that a route could match."""
+        if request.match_info.http_exception is not None:
+            return await self._serve(UNKNOWN[-1], request)
+        return await handler(request)
+
+    async def _serve(self, endpoint: Endpoint, request: web.Request) -> web.StreamResponse:
+        """Answer one request, see that the client takes the answer, and log the access."""
+        token: Token | None = None
+        try:
+            if not endpoint.open:
+                token = self._access.identify(request.headers.getall("Authorization", []))
+                require(token, endpoint.roles)
+            if request.body_exists:
+                raise refusals.body_not_expected()
+            call = Call(request.rel_url.raw_query_string, dict(request.match_info))
+            async with asyncio.timeout(ANSWER_TIMEOUT_S):
+                answer = await endpoint.answer(self._sources, call)
+        except Problem as problem:
+            answer = to_answer(problem)
+        except StoreAway:
+            answer = to_answer(refusals.store_away())
+        except TimeoutError:
+            answer = to_answer(refusals.too_slow())
+        except Exception:
+            log.exception("an operator request failed")
+            answer = to_answer(refusals.internal_error())
+        _log_access(endpoint, token, answer.status)
+        return await _deliver(request, answer)
+
+
+def _log_access(endpoint: Endpoint, token: Token | None, status: int) -> None:
+    log.log(
+        logging.DEBUG if endpoint.open else logging.INFO,  # health and metrics are asked every few seconds by machines
+        "operator access",
+        extra={
+            "reader": None if token is None else token.name,
+            "role": None if token is None else token.role,
+            "path": endpoint.path,
+            "status": status,
+        },
+    )
+
+
+async def _deliver(request: web.Request, answer: Answer) -> web.Response:
+    """Write the whole answer here, where its time can be bounded: a client that does not take it is cut off."""
+    response = _response(answer)
+    transport = request.transport
+    if transport is not None:
+        transport.set_write_buffer_limits(0)  # so that `drain` waits for the last byte
+    try:
+        async with asyncio.timeout(TAKE_TIMEOUT_S):
+            await response.prepare(request)
+            await response.write_eof()
+            await request.writer.drain()
+    except (TimeoutError, ConnectionError):
+        if transport is not None:
+            transport.abort()
+    return response
+
+
+def _response(answer: Answer) -> web.Response:
+    headers: CIMultiDict[str] = CIMultiDict(
+        (name.decode("latin-1"), value.decode("latin-1")) for name, value in answer.headers
+    )
+    headers.update(_ALWAYS)
+    response = web.Response(status=answer.status, body=answer.body, headers=headers)
+    if answer.close:
+        response.force_close()
+    return response
+
+
+async def _refuse_expectation(request: web.Request) -> web.Response:
+    """aiohttp asks this before anything else sees the request."""
+    return _response(to_answer(refusals.expectation_not_met()))

@@ -1,0 +1,175 @@
+"""What the operator listener refuses, and what to do about it (OPS-3).
+
+Like every refusal of ours, none repeats what the caller sent: a parameter is named only if it is one of the endpoint's
+own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from gateway.protocol.messages import Header
+from gateway.protocol.problems import RETRY_AFTER_S, Problem
+
+_CHALLENGE: Header = (b"WWW-Authenticate", b'Bearer realm="twophp"')
+_CHALLENGE_INVALID: Header = (b"WWW-Authenticate", b'Bearer realm="twophp", error="invalid_token"')
+_RETRY_AFTER: Header = (b"Retry-After", str(RETRY_AFTER_S).encode())
+
+
+def token_missing() -> Problem:
+    """SEC-5."""
+    return Problem(
+        "token-missing",
+        401,
+        "Token missing",
+        "Send exactly one Authorization header: Bearer, a space, and a token of this gateway.",
+        headers=[_CHALLENGE],
+    )
+
+
+def token_invalid() -> Problem:
+    """SEC-5."""
+    return Problem(
+        "token-invalid", 401, "Token not accepted", "No configured token has this value.", headers=[_CHALLENGE_INVALID]
+    )
+
+
+def no_tokens() -> Problem:
+    """SEC-5: deny by default."""
+    return Problem(
+        "tokens-not-configured",
+        401,
+        "No tokens configured",
+        "This gateway has no tokens, so nobody may use this API. Add one under `tokens` in its configuration.",
+        headers=[_CHALLENGE],
+    )
+
+
+def role_not_allowed(roles: Collection[str]) -> Problem:
+    """SEC-5."""
+    return Problem(
+        "role-not-allowed",
+        403,
+        "Role not allowed",
+        "The token's role may not do this.",
+        extra={"roles": sorted(roles)},
+    )
+
+
+def no_such_path() -> Problem:
+    """Nothing is served there."""
+    return Problem("path-unknown", 404, "No such path", "The operator listener serves nothing at this path.")
+
+
+def method_not_allowed(allowed: Collection[str]) -> Problem:
+    """The path exists, the method does not."""
+    allow = ", ".join(sorted(allowed))
+    return Problem(
+        "method-not-allowed",
+        405,
+        "Method not allowed",
+        f"This path takes {allow}.",
+        headers=[(b"Allow", allow.encode())],
+    )
+
+
+def body_not_expected() -> Problem:
+    """No endpoint takes a body."""
+    return Problem("body-not-expected", 400, "Body not expected", "Send this request without a body.", close=True)
+
+
+def expectation_not_met() -> Problem:
+    """No endpoint takes a body that one could wait for."""
+    return Problem("expectation-failed", 417, "Expectation failed", "Send this request without Expect.", close=True)
+
+
+def parameter_unknown(takes: Collection[str]) -> Problem:
+    """A filter that is not understood must not be taken for one that was applied."""
+    known = f"This endpoint takes: {', '.join(takes)}." if takes else "This endpoint takes none."
+    return Problem("parameter-unknown", 400, "Unknown query parameter", known, extra={"parameters": list(takes)})
+
+
+def parameter_invalid(name: str, takes: str) -> Problem:
+    """A parameter of the endpoint's own, with a value it cannot have."""
+    return Problem(
+        "parameter-invalid", 400, "Invalid query parameter", f"{name} takes {takes}.", extra={"parameter": name}
+    )
+
+
+def parameter_missing(name: str) -> Problem:
+    """Without it, the question is not complete."""
+    return Problem("parameter-missing", 400, "Query parameter missing", f"Send {name}.", extra={"parameter": name})
+
+
+def parameter_repeated(name: str) -> Problem:
+    """Two values leave it open which one is meant."""
+    return Problem(
+        "parameter-repeated", 400, "Repeated query parameter", f"Send {name} once.", extra={"parameter": name}
+    )
+
+
+def query_malformed() -> Problem:
+    """Not text, or more of it than any endpoint takes."""
+    return Problem(
+        "query-malformed", 400, "Malformed query", "Send name=value pairs, percent-encoded UTF-8, joined by &."
+    )
+
+
+def server_id_malformed() -> Problem:
+    """The last segment of the path."""
+    return Problem(
+        "server-correlation-id-malformed",
+        400,
+        "Server correlation ID malformed",
+        "The last segment of the path takes the UUID that the Phase 1 answer gave.",
+        extra={"parameter": "server_correlation_id"},
+    )
+
+
+def intent_unknown() -> Problem:
+    """No intent, or one past its replay horizon."""
+    return Problem(
+        "intent-unknown",
+        404,
+        "No such intent",
+        "No intent has this server correlation ID; settled ones are forgotten after their replay horizon.",
+    )
+
+
+def not_ready(reasons: Collection[str]) -> Problem:
+    """OPS-1."""
+    return Problem(
+        "not-ready",
+        503,
+        "Not ready",
+        "This gateway takes no new work now.",
+        headers=[_RETRY_AFTER],
+        extra={"ready": False, "reasons": list(reasons)},
+    )
+
+
+def store_away() -> Problem:
+    """The ledger cannot be read now."""
+    return Problem(
+        "store-unavailable",
+        503,
+        "Store unavailable",
+        "The intent store cannot be read now. Retry in a moment.",
+        headers=[_RETRY_AFTER],
+    )
+
+
+def too_slow() -> Problem:
+    """The answer took longer than anyone should wait."""
+    return Problem(
+        "took-too-long",
+        503,
+        "Took too long",
+        "The answer could not be made in time. Ask for less, or retry in a moment.",
+        headers=[_RETRY_AFTER],
+    )
+
+
+def internal_error() -> Problem:
+    """Our fault; what went wrong is in the log, not in the answer."""
+    return Problem("internal-error", 500, "Internal error", "The gateway failed to handle this request.", close=True)

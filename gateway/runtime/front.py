@@ -1,0 +1,71 @@
+"""The operator listener of a gateway, with its sources: the crew's readiness and metrics, and the ledger."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from gateway.operator import OperatorListener, Sources
+from gateway.protocol.faults import StoreAway
+from gateway.runtime import assembly
+from gateway.runtime.crew import Crew
+from gateway.settings import Settings
+from gateway.store.ledger import LedgerQueries
+from gateway.store.lines import Line
+from gateway.telemetry import exposition
+
+log = logging.getLogger(__name__)
+
+
+class OperatorFront:
+    """What operators see of one gateway."""
+
+    def __init__(self, settings: Settings, store_url: str, crew: Crew, draining: Callable[[], bool]) -> None:
+        self._settings = settings
+        self._crew = crew
+        self._draining = draining
+        self._ledger = LedgerQueries(store_url, buckets=settings.store.buckets)
+        self._pulse = Line(store_url, pinned=False)
+        self._tls = assembly.tls_context(settings.operator.tls)
+        self._listener = OperatorListener(Sources(self._ledger, self.readiness, self._metrics), settings.tokens)
+        self.port = 0
+
+    async def start(self) -> None:
+        """Listen."""
+        operator = self._settings.operator
+        self.port = await self._listener.start(operator.host, operator.port, self._tls)
+        log.info("operator listener", extra={"host": operator.host, "port": self.port})
+
+    async def stop(self) -> None:
+        """Stop listening and let go of the store."""
+        await self._listener.stop()
+        await self._ledger.close()
+        await self._pulse.close()
+
+    def use(self, settings: Settings) -> None:
+        """OPS-1: tokens and certificates of a reloaded configuration."""
+        self._settings = settings
+        self._listener.replace_tokens(settings.tokens)
+        if self._tls is not None and settings.operator.tls is not None:
+            assembly.load_certificates(self._tls, settings.operator.tls)
+
+    async def readiness(self) -> tuple[bool, list[str]]:
+        """OPS-1.
+
+        Store reachable and migrated, workers listening, not draining. A dead upstream is not our unreadiness.
+        """
+        reasons = []
+        if self._draining():
+            reasons.append("draining")
+        if not self._crew.listening:
+            reasons.append("a worker is not listening")
+        if not self._crew.opened:
+            reasons.append("the store has not been opened")
+        try:
+            await self._pulse.fetch("SELECT 1")
+        except StoreAway:
+            reasons.append("the store is away")
+        return not reasons, reasons
+
+    async def _metrics(self) -> tuple[bytes, str]:
+        return exposition.render(await self._crew.snapshot()), exposition.CONTENT_TYPE

@@ -1,0 +1,264 @@
+"""A worker: the data port on one event loop, with its own lines to the store.
+
+It starts without the store too: pass-through works, the handshake answers 503 until the store has been opened.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import signal
+import socket
+import sys
+from typing import Any
+
+import uvloop
+
+from gateway import __version__
+from gateway.background.loop import every
+from gateway.flows.confirm import Confirmations
+from gateway.flows.queued import QueueRunner
+from gateway.ingress.edge import EdgeServer, require_c_parser
+from gateway.ingress.handler import Handler
+from gateway.ingress.limits import BufferBudget
+from gateway.protocol.faults import StoreAway
+from gateway.runtime import assembly
+from gateway.runtime.channel import Channel
+from gateway.runtime.observer import WorkerObserver
+from gateway.runtime.tasks import Tasks
+from gateway.settings import Settings
+from gateway.store.direct import DirectStore
+from gateway.store.intents import IntentStore
+from gateway.store.leases import Lease
+from gateway.store.lines import Line
+from gateway.store.opening import Opened, open_store
+from gateway.store.queue import QueueStore
+from gateway.telemetry import logs
+from gateway.telemetry.metrics import Metrics
+from gateway.upstream import Upstream
+
+log = logging.getLogger("gateway.runtime.worker")  # started as __main__
+
+BACKLOG = 2048
+OPEN_RETRY_S = 0.5
+QUEUE_EVERY_S = 1.0  # what is confirmed here begins at once; this finds what others left
+RENEW_PER_LEASE = 3  # a lease survives two lost renewals
+GC_THRESHOLDS = (50_000, 20, 100)  # most garbage of a request is freed by counting; fewer passes, shorter tail
+EXIT_REFUSED = 78  # EX_CONFIG: starting again would not help
+
+
+class Worker:
+    """One process of the data port."""
+
+    def __init__(self, settings: Settings, channel: Channel, *, store_url: str, owner_url: str) -> None:
+        self._settings = settings
+        self._channel = channel
+        self._store_url = store_url
+        self._owner_url = owner_url
+        self._metrics = Metrics(__version__)
+        self._observer = WorkerObserver(self._metrics)
+        self._tasks = Tasks()
+        self._loops = Tasks()
+        self._upstream: Upstream = assembly.upstream_of(settings)
+        self._store: IntentStore | None = None
+        self._directs: DirectStore | None = None
+        self._lease: Lease | None = None
+        self._opened: Opened | None = None
+        self._queue: QueueStore | None = None
+        self._runner: QueueRunner | None = None
+        self._confirmations: Confirmations | None = None
+        self._handler = Handler(assembly.config_of(settings, self._upstream, None, b""), None, self._observer)
+        self._buffers = BufferBudget(settings.limits.buffered_bytes)
+        self._tls = assembly.tls_context(settings.listen.tls)
+        self._metrics.inflight.follow(lambda: self._tasks.count)
+        self._metrics.buffered_bytes.follow(lambda: self._buffers.held_bytes)
+        self._exit = 0
+
+    async def run(self) -> int:
+        """Serve until told to drain."""
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(logs.log_loop_error)
+        server = EdgeServer(self._handler, buffers=self._buffers, limits=assembly.edge_limits(self._settings))
+        listener = await loop.create_server(server, sock=self._socket(), backlog=BACKLOG, ssl=self._tls)
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(*GC_THRESHOLDS)
+        self._channel.send("listening")
+        opening = self._loops.spawn(self._open(), "open the store")
+        await self._obey()
+        listener.close()
+        opening.cancel()
+        await self._drain(server)
+        return self._exit
+
+    def _socket(self) -> socket.socket:
+        listen = self._settings.listen
+        family = socket.AF_INET6 if ":" in listen.host else socket.AF_INET
+        bound = socket.socket(family, socket.SOCK_STREAM)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        bound.bind((listen.host, listen.port))
+        return bound
+
+    # --- the store
+
+    async def _open(self) -> None:
+        """Open the store as soon as it can be reached; what will never get better ends the gateway."""
+        while True:
+            try:
+                await self._open_once(self._settings)
+                return
+            except StoreAway:
+                log.warning("the store is away; only pass-through works until it is back")
+                await asyncio.sleep(OPEN_RETRY_S)
+            except Exception as error:
+                log.error("the store cannot be used", exc_info=error)
+                self._exit = EXIT_REFUSED
+                self._channel.send("refused", reason=f"{type(error).__name__}: {error}")
+                return
+
+    async def _open_once(self, settings: Settings) -> None:
+        opened = await open_store(
+            self._store_url,
+            self._owner_url,
+            service=settings.service.name,
+            buckets=settings.store.buckets,
+            keys=assembly.sealing_keys(settings),
+        )
+        if self._store is None:
+            await self._take_lease(settings)
+            self._store = IntentStore(
+                self._store_url,
+                service=settings.service.name,
+                buckets=settings.store.buckets,
+                observe=self._observer.flush,
+                on_lost=self._observer.store_lost,
+            )
+            self._directs = DirectStore(self._store)
+            self._queue = QueueStore(self._store_url, buckets=settings.store.buckets)
+        self._opened = opened
+        self._use(settings)
+        self._observer.store_is_up()
+        self._channel.send("opened")
+        log.info("the store is open", extra={"service_ledger_id": str(opened.service_ledger_id)})
+
+    async def _take_lease(self, settings: Settings) -> None:
+        lease = Lease(Line(self._store_url), settings.recovery.lease_ms)
+        await lease.enter()
+        self._lease = lease
+        interval_s = settings.recovery.lease_ms / 1000 / RENEW_PER_LEASE
+        self._loops.spawn(every(interval_s, "lease", lease.renew), "renew the lease")
+
+    def _use(self, settings: Settings) -> None:
+        """Serve new requests with these settings."""
+        self._settings = settings
+        desk = None
+        pepper = b""
+        if self._opened is not None:
+            assert self._store is not None
+            assert self._directs is not None
+            assert self._lease is not None
+            desk = assembly.desk_of(
+                settings,
+                self._opened,
+                self._store,
+                self._directs,
+                None,
+                self._upstream,
+                self._lease,
+                self._tasks.spawn,
+                self._observer,
+            )
+            pepper = self._opened.pepper
+            assert self._queue is not None
+            if self._confirmations is None or self._runner is None:
+                self._runner = QueueRunner(desk, self._queue)
+                self._confirmations = Confirmations(desk, self._runner)
+                self._loops.spawn(every(QUEUE_EVERY_S, "queue", self._runner.run_once), "run the queue")
+            else:
+                self._runner.under(desk)
+                self._confirmations.under(desk)
+        self._handler.use(assembly.config_of(settings, self._upstream, desk, pepper), self._confirmations)
+
+    # --- the supervisor's word
+
+    async def _obey(self) -> None:
+        while True:
+            message = await self._channel.receive()
+            if message is None:
+                log.warning("the supervisor is gone; draining")
+                return
+            kind, content = message
+            if kind == "drain":
+                return
+            if kind == "snapshot":
+                self._channel.send("snapshot", ticket=content["ticket"], snapshot=self._metrics.snapshot())
+            elif kind == "reload":
+                await self._reload(content["settings"])
+
+    async def _reload(self, settings: Settings) -> None:
+        old = self._settings
+        try:
+            if settings.listen.tls is not None and self._tls is not None:
+                assembly.load_certificates(self._tls, settings.listen.tls)
+            retired = None
+            if settings.upstream != old.upstream:
+                retired, self._upstream = self._upstream, assembly.upstream_of(settings)
+            self._buffers.limit_bytes = settings.limits.buffered_bytes
+            if settings.encryption != old.encryption and self._opened is not None:
+                await self._open_once(settings)
+            else:
+                self._use(settings)
+            if retired is not None:
+                self._loops.spawn(_close_later(retired, old.drain.timeout_ms / 1000), "close the old upstream")
+            self._channel.send("reloaded")
+        except Exception as error:
+            log.error("reload failed; the old configuration stays", exc_info=error)
+            self._use(old)
+            self._channel.send("not reloaded", reason=f"{type(error).__name__}: {error}")
+
+    async def _drain(self, server: EdgeServer) -> None:
+        """OPS-1: finish what is in flight, then hand back what is not finished."""
+        timeout_s = self._settings.drain.timeout_ms / 1000
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        await server.shutdown(timeout_s)
+        cut = await self._tasks.drain(max(0.1, deadline - asyncio.get_running_loop().time()))
+        if cut:
+            log.warning("drain timed out; work in flight is handed to others", extra={"cut": cut})
+        await self._loops.drain(0)
+        if self._lease is not None:
+            await self._lease.hand_back()
+        if self._store is not None and self._queue is not None:
+            await self._store.close()
+            await self._queue.line.close()
+        await self._upstream.close()
+        self._channel.send("drained")
+        self._channel.close()
+
+
+async def _close_later(upstream: Upstream, after_s: float) -> None:
+    await asyncio.sleep(after_s)
+    await upstream.close()
+
+
+async def _serve(descriptor: int) -> int:
+    channel = await Channel.over(socket.socket(fileno=descriptor))
+    hello = await channel.receive()
+    if hello is None:
+        return 1
+    content: dict[str, Any] = hello[1]
+    logs.configure(content["log_level"])
+    require_c_parser()
+    worker = Worker(content["settings"], channel, store_url=content["store_url"], owner_url=content["owner_url"])
+    return await worker.run()
+
+
+def main() -> None:
+    """`python -m gateway.runtime.worker FD`: started by the supervisor only."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C goes to the whole group; the supervisor decides
+    sys.exit(uvloop.run(_serve(int(sys.argv[1]))))
+
+
+if __name__ == "__main__":
+    main()
