@@ -13,7 +13,15 @@ __all__ = ["data_dir", "fresh_database", "postgres_url", "template_database"]
 
 # nginx is a daemon: its directory is not on every user's PATH.
 SEARCH_PATH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"])
-PROGRAMS = {"needs_nginx": "nginx", "needs_wrk": "wrk"}
+PROGRAMS = {
+    "needs_nginx": "nginx",
+    "needs_wrk": "wrk",
+    "needs_curl": "curl",
+    "needs_git": "git",
+    "needs_chromium": "chromium",
+    "needs_cadaver": "cadaver",
+    "needs_litmus": "litmus",
+}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -100,7 +100,8 @@ class Dispatcher:
         async with asyncio.TaskGroup() as attempts:
             run = _Run(attempts)
             try:
-                while await self._claim(run) or run.under_way:
+                # An attempt that ended while claims were made may have made room for what they passed over.
+                while await self._claim(run) or run.under_way or run.changed.is_set():
                     await _change(run)
             except StoreAway as error:
                 away = error  # attempts under way come to their end first

@@ -95,7 +95,22 @@ class Execution:
     async def run(
         self, registered: Headers, credentials: list[Header], body: bytes | AsyncIterator[bytes]
     ) -> Answer | Streamed:
-        """Send the request and record what came of it."""
+        """Send the request and record what came of it, whatever that is."""
+        try:
+            return await self._run(registered, credentials, body)
+        except Exception as error:
+            # A bug of ours must not leave an attempt that nobody ends: what it did is not known, so it is in doubt.
+            attempt = self._attempt
+            log.error("an attempt failed", extra={"server_correlation_id": str(attempt.server_id)}, exc_info=error)
+            doubt = Doubt(
+                attempt.key, attempt.attempt_id, attempt.fence, True, None, "the gateway failed within the attempt"
+            )
+            await mark_in_doubt(self._desk, doubt, attempt.server_id)
+            return self._voice.in_doubt(attempt.server_id, attempt.path, "reset")
+
+    async def _run(
+        self, registered: Headers, credentials: list[Header], body: bytes | AsyncIterator[bytes]
+    ) -> Answer | Streamed:
         desk, attempt = self._desk, self._attempt
         headers = forwarded_headers(
             registered, credentials, desk.credential_headers, attempt.server_id, attempt.client_id, attempt.attempt_id

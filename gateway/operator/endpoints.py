@@ -6,9 +6,9 @@ goes out.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import orjson
 
@@ -17,7 +17,7 @@ from gateway.operator.access import NOBODY, READERS, ROLES
 from gateway.protocol.entries import OUTCOMES
 from gateway.protocol.messages import Answer
 from gateway.protocol.phases import Phase
-from gateway.store.ledger import ACTORS, FILTERS, BadCursor, LedgerQueries, Page
+from gateway.store.ledger import ACTORS, FILTERS, BadCursor, LedgerQueries, Page, Position
 
 LIMIT = 100
 LIMIT_MAX = 1000
@@ -27,6 +27,14 @@ Readiness = Callable[[], Awaitable[tuple[bool, list[str]]]]  # ready, and if not
 MetricsSource = Callable[[], Awaitable[tuple[bytes, str]]]  # the exposition, and its content type
 
 
+class Feed(Protocol):
+    """The events in order of change (LED-6)."""
+
+    def follow(self, after: str | None) -> AsyncIterator[tuple[str, dict[str, Any]] | None]:
+        """(cursor, event) from a cursor on, or from now; None when nothing came for a while."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Sources:
     """Where answers come from."""
@@ -34,6 +42,7 @@ class Sources:
     ledger: LedgerQueries
     readiness: Readiness
     metrics: MetricsSource
+    feed: Callable[[], Feed]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,16 +51,19 @@ class Call:
 
     query: str
     segments: Mapping[str, str]
+    last_event_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """One thing that can be asked with GET."""
+    """One thing that can be asked, or done."""
 
     path: str
     answer: Callable[[Sources, Call], Awaitable[Answer]]
     roles: frozenset[str] = NOBODY
     open: bool = False  # to anyone who reaches the port
+    methods: tuple[str, ...] = ("GET", "HEAD")
+    stream: Callable[[Sources, Call], AsyncIterator[bytes]] | None = None  # what follows a 200, for as long as it lasts
 
 
 async def healthz(sources: Sources, call: Call) -> Answer:
@@ -116,6 +128,29 @@ async def in_doubt(sources: Sources, call: Call) -> Answer:
     return _items(await _page(sources.ledger.in_doubt(after=parameters.after(given), limit=limit)))
 
 
+async def events(sources: Sources, call: Call) -> Answer:
+    """LED-6: the head of a stream of server-sent events."""
+    given = parameters.parse(call.query, takes=("after",))
+    cursor = call.last_event_id or parameters.after(given)
+    try:
+        Position.of(cursor)
+    except BadCursor:
+        raise parameters.bad_cursor() from None
+    return Answer(200, [(b"Content-Type", b"text/event-stream"), (b"X-Accel-Buffering", b"no")])
+
+
+async def event_stream(sources: Sources, call: Call) -> AsyncIterator[bytes]:
+    """The events themselves; `id` is the cursor that `Last-Event-ID` resumes from."""
+    given = parameters.parse(call.query, takes=("after",))
+    yield b": following\n\n"
+    async for found in sources.feed().follow(call.last_event_id or parameters.after(given)):
+        if found is None:
+            yield b": still here\n\n"
+        else:
+            cursor, event = found
+            yield b"id: %b\nevent: %b\ndata: %b\n\n" % (cursor.encode(), event["code"].encode(), orjson.dumps(event))
+
+
 ENDPOINTS = (
     Endpoint("/healthz", healthz, open=True),
     Endpoint("/readyz", readyz, open=True),
@@ -124,15 +159,12 @@ ENDPOINTS = (
     Endpoint("/v1/intents", intents, roles=READERS),
     Endpoint("/v1/ledger/entries", ledger_entries, roles=READERS),
     Endpoint("/v1/in-doubt", in_doubt, roles=READERS),
+    Endpoint("/v1/events", events, roles=READERS, methods=("GET",), stream=event_stream),
 )
 
 
 async def _no_such_path(sources: Sources, call: Call) -> Answer:
     raise refusals.no_such_path()
-
-
-async def _other_method(sources: Sources, call: Call) -> Answer:
-    raise refusals.method_not_allowed(("GET", "HEAD"))
 
 
 # Below /v1, not even what exists is told without a token.
@@ -144,7 +176,11 @@ UNKNOWN = (
 
 def with_another_method(endpoint: Endpoint) -> Endpoint:
     """What an endpoint is to any method but its own: known to the same roles, and refused."""
-    return replace(endpoint, answer=_other_method)
+
+    async def refuse(sources: Sources, call: Call) -> Answer:
+        raise refusals.method_not_allowed(endpoint.methods)
+
+    return replace(endpoint, answer=refuse, stream=None)
 
 
 async def _page(reading: Awaitable[Page]) -> Page:

@@ -7,8 +7,9 @@ and status, never with the token or anything else the caller sent.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
 from functools import partial
 from ssl import SSLContext
 
@@ -31,6 +32,7 @@ TAKE_TIMEOUT_S = 20.0  # for a client to take the answer; a page of 1000 entries
 STOP_TIMEOUT_S = 5.0  # for answers in progress when the listener stops
 HEADER_BYTES_MAX = 8 * 1024  # of the request line, and of each header
 HEADERS_MAX = 64
+FOLLOWERS_MAX = 64  # streams of events at once; each holds two connections to the store
 LINGER_S = 1.0  # for the rest of a body that was refused
 
 # What aiohttp says of broken requests: of no use to operators, and it quotes them.
@@ -49,6 +51,7 @@ class OperatorListener:
     def __init__(self, sources: Sources, tokens: Iterable[Token]) -> None:
         self._sources = sources
         self._access = Access(tokens)
+        self._followers = 0
         self._runner: web.AppRunner | None = None
 
     def replace_tokens(self, tokens: Iterable[Token]) -> None:
@@ -90,7 +93,7 @@ class OperatorListener:
         application = web.Application(middlewares=[self._without_path], client_max_size=1)
         for endpoint in ENDPOINTS:
             resource = application.router.add_resource(endpoint.path)
-            for method in ("GET", "HEAD"):
+            for method in endpoint.methods:
                 resource.add_route(method, partial(self._serve, endpoint), expect_handler=_refuse_expectation)
             other = partial(self._serve, with_another_method(endpoint))
             resource.add_route("*", other, expect_handler=_refuse_expectation)
@@ -109,13 +112,16 @@ class OperatorListener:
     async def _serve(self, endpoint: Endpoint, request: web.Request) -> web.StreamResponse:
         """Answer one request, see that the client takes the answer, and log the access."""
         token: Token | None = None
+        last_event_id = request.headers.get("Last-Event-ID")
+        call = Call(request.rel_url.raw_query_string, dict(request.match_info), last_event_id)
         try:
             if not endpoint.open:
                 token = self._access.identify(request.headers.getall("Authorization", []))
                 require(token, endpoint.roles)
             if request.body_exists:
                 raise refusals.body_not_expected()
-            call = Call(request.rel_url.raw_query_string, dict(request.match_info))
+            if endpoint.stream is not None and self._followers >= FOLLOWERS_MAX:
+                raise refusals.too_many_followers(FOLLOWERS_MAX)
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
                 answer = await endpoint.answer(self._sources, call)
         except Problem as problem:
@@ -128,6 +134,12 @@ class OperatorListener:
             log.exception("an operator request failed")
             answer = to_answer(refusals.internal_error())
         _log_access(endpoint, token, answer.status)
+        if endpoint.stream is not None and answer.status == 200:
+            self._followers += 1
+            try:
+                return await _stream(request, answer, endpoint.stream(self._sources, call))
+            finally:
+                self._followers -= 1
         return await _deliver(request, answer)
 
 
@@ -156,6 +168,26 @@ async def _deliver(request: web.Request, answer: Answer) -> web.Response:
             await response.write_eof()
             await request.writer.drain()
     except (TimeoutError, ConnectionError):
+        if transport is not None:
+            transport.abort()
+    return response
+
+
+async def _stream(request: web.Request, answer: Answer, chunks: AsyncIterator[bytes]) -> web.StreamResponse:
+    """Write a stream until its reader leaves or does not keep up, or the store goes away: it resumes where it was."""
+    headers = CIMultiDict((name.decode("latin-1"), value.decode("latin-1")) for name, value in answer.headers)
+    headers.update(_ALWAYS)
+    response = web.StreamResponse(status=answer.status, headers=headers)
+    response.force_close()
+    transport = request.transport
+    try:
+        async with contextlib.aclosing(chunks) as parts:  # type: ignore[type-var]
+            await response.prepare(request)
+            async for part in parts:
+                async with asyncio.timeout(TAKE_TIMEOUT_S):
+                    await response.write(part)
+            await response.write_eof()
+    except (TimeoutError, ConnectionError, StoreAway):
         if transport is not None:
             transport.abort()
     return response

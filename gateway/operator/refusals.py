@@ -56,6 +56,17 @@ def role_not_allowed(roles: Collection[str]) -> Problem:
     )
 
 
+def too_many_followers(limit: int) -> Problem:
+    """LED-6: a stream holds connections for as long as it lasts."""
+    return Problem(
+        "too-many-followers",
+        503,
+        "Too many followers",
+        f"At most {limit} event streams are served at once. Close one, or read /v1/ledger/entries in turns.",
+        headers=[_RETRY_AFTER],
+    )
+
+
 def no_such_path() -> Problem:
     """Nothing is served there."""
     return Problem("path-unknown", 404, "No such path", "The operator listener serves nothing at this path.")

@@ -10,6 +10,7 @@ from gateway.protocol.faults import StoreAway
 from gateway.runtime import assembly
 from gateway.runtime.crew import Crew
 from gateway.settings import Settings
+from gateway.store.feed import Feed
 from gateway.store.ledger import LedgerQueries
 from gateway.store.lines import Line
 from gateway.telemetry import exposition
@@ -27,7 +28,9 @@ class OperatorFront:
         self._ledger = LedgerQueries(store_url, buckets=settings.store.buckets)
         self._pulse = Line(store_url, pinned=False)
         self._tls = assembly.tls_context(settings.operator.tls)
-        self._listener = OperatorListener(Sources(self._ledger, self.readiness, self._metrics), settings.tokens)
+        self._listener = OperatorListener(
+            Sources(self._ledger, self.readiness, self._metrics, lambda: Feed(store_url)), settings.tokens
+        )
         self.port = 0
 
     async def start(self) -> None:

@@ -33,6 +33,7 @@ from gateway.store.intents import IntentStore
 from gateway.store.leases import Lease
 from gateway.store.lines import Line
 from gateway.store.opening import Opened, open_store
+from gateway.store.pulse import Pulse
 from gateway.store.queue import QueueStore
 from gateway.telemetry import logs
 from gateway.telemetry.metrics import Metrics
@@ -45,6 +46,7 @@ OPEN_RETRY_S = 0.5
 QUEUE_EVERY_S = 1.0  # what is confirmed here begins at once; this finds what others left
 RENEW_PER_LEASE = 3  # a lease survives two lost renewals
 GC_THRESHOLDS = (50_000, 20, 100)  # most garbage of a request is freed by counting; fewer passes, shorter tail
+WRITES = frozenset({"register", "begin", "claim", "settle", "doubt"})  # statements that leave events
 EXIT_REFUSED = 78  # EX_CONFIG: starting again would not help
 
 
@@ -66,6 +68,7 @@ class Worker:
         self._lease: Lease | None = None
         self._opened: Opened | None = None
         self._queue: QueueStore | None = None
+        self._pulse: Pulse | None = None
         self._runner: QueueRunner | None = None
         self._confirmations: Confirmations | None = None
         self._handler = Handler(assembly.config_of(settings, self._upstream, None, b""), None, self._observer)
@@ -132,16 +135,22 @@ class Worker:
                 self._store_url,
                 service=settings.service.name,
                 buckets=settings.store.buckets,
-                observe=self._observer.flush,
+                observe=self._flushed,
                 on_lost=self._observer.store_lost,
             )
             self._directs = DirectStore(self._store)
+            self._pulse = Pulse(self._store_url, self._loops.spawn)
             self._queue = QueueStore(self._store_url, buckets=settings.store.buckets)
         self._opened = opened
         self._use(settings)
         self._observer.store_is_up()
         self._channel.send("opened")
         log.info("the store is open", extra={"service_ledger_id": str(opened.service_ledger_id)})
+
+    def _flushed(self, statement: str, rows: int, seconds: float) -> None:
+        self._observer.flush(statement, rows, seconds)
+        if self._pulse is not None and statement in WRITES:
+            self._pulse.beat()
 
     async def _take_lease(self, settings: Settings) -> None:
         lease = Lease(Line(self._store_url), settings.recovery.lease_ms)
@@ -232,6 +241,8 @@ class Worker:
         if self._store is not None and self._queue is not None:
             await self._store.close()
             await self._queue.line.close()
+        if self._pulse is not None:
+            await self._pulse.line.close()
         await self._upstream.close()
         self._channel.send("drained")
         self._channel.close()

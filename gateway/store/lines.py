@@ -5,7 +5,7 @@ connection (DESIGN decision 8).
 
 Plans are pinned: a prepared statement planned against an empty table would walk the whole of it and go on doing so as
 it grows (PERFORMANCE 4). So whole-table paths are off, tuples are priced above pages (a probe by key then always wins
-over a walk), and plans are made anew every few seconds, in case one was made while a table was all but empty.
+over a walk), and plans are made anew every now and then: one made while a table was all but empty does walk.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ STATEMENT_TIMEOUT_S = 10.0  # far above any honest statement of ours; bounds a h
 PATIENT_TIMEOUT_S = 3600.0  # of what walks whole tables, at start only: an index over 10⁷ rows takes minutes
 TURN_TIMEOUT_S = CONNECT_TIMEOUT_S + STATEMENT_TIMEOUT_S  # whoever has the line now has given up by then
 REPLAN_S = 10.0  # a plan made too early lives no longer than this; planning anew costs about a millisecond
+REPLAN_STATEMENTS = 200  # nor longer than this: a burst after a pause fills a table within moments
 REQUEST_ROLE = "twophp_request"
 
 SESSION = {
@@ -86,6 +87,7 @@ class Line:
         self._connection: asyncpg.Connection[asyncpg.Record] | None = None
         self._prepared: dict[str, Any] = {}
         self._planned_at = 0.0
+        self._used = 0  # statements since the plans were made
         self._tried = False
         self._back_since = -math.inf
         self._closed = False
@@ -123,9 +125,10 @@ class Line:
             connection = self._connection
             if connection is None or connection.is_closed():
                 connection = await self._connect()
-            elif self._pinned and time.monotonic() - self._planned_at > REPLAN_S:
+            elif self._pinned and self._plans_are_old():
                 await connection.execute("DISCARD PLANS")
-                self._planned_at = time.monotonic()
+                self._planned_at, self._used = time.monotonic(), 0
+            self._used += 1
             statement = self._prepared.get(sql)
             if statement is None:
                 statement = self._prepared[sql] = await connection.prepare(sql)
@@ -138,6 +141,9 @@ class Line:
                 raise StoreAway(str(store_error)) from error
             raise
 
+    def _plans_are_old(self) -> bool:
+        return self._used >= REPLAN_STATEMENTS or time.monotonic() - self._planned_at > REPLAN_S
+
     async def _connect(self) -> asyncpg.Connection[asyncpg.Record]:
         self._prepared.clear()
         again, self._tried = self._tried, True
@@ -146,7 +152,7 @@ class Line:
             await hang_up(connection)
             raise StoreAway("the store is closed")
         self._connection = connection
-        self._planned_at = time.monotonic()
+        self._planned_at, self._used = time.monotonic(), 0
         if again:
             self._back_since = self._planned_at
         return connection

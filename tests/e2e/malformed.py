@@ -209,3 +209,36 @@ EVERYWHERE: dict[str, Refused] = {
     }.items()
     for name, row in rows.items()
 }
+
+# Odd, but every careful reader understands them alike: they are served, and go upstream in plain form.
+TOLERATED: dict[str, bytes] = {
+    "an empty line first": b"\r\n" + post(b"Content-Length: 0"),
+    "two spaces": post(b"Content-Length: 0", target=b" <T>"),
+    "no space after the colon": post(b"Content-Length:3", body=b"abc"),
+    "tabs around a value": post(b"Content-Length:\t3 \t", body=b"abc"),
+    "zeros before the length": post(b"Content-Length: 003", body=b"abc"),
+    "tab before the coding": coded(b"\tchunked").removesuffix(SMUGGLED),
+    "coding in capitals": coded(b" CHUNKED").removesuffix(SMUGGLED),
+    "zeros before a chunk size": chunked(b"0003\r\nabc\r\n000\r\n\r\n"),
+    "capitals in a chunk size": chunked(b"A\r\n0123456789\r\n0\r\n\r\n"),
+    "an extension": chunked(b'3;a="b;c"\r\nabc\r\n0;d\r\n\r\n'),
+    "trailers": chunked(b"3\r\nabc\r\n0\r\nX-T: 1\r\nDTT-2PHP-Enabled: true\r\n\r\n"),
+    "body on 1.0": post(b"Content-Length: 3", body=b"abc", version=b"HTTP/1.0"),
+    "absolute form": post(b"Content-Length: 0", target=b"http://a<T>?b"),
+    "host with port": hosted(b"Host: a:8080"),
+    "host in brackets": hosted(b"Host: [::1]:80"),
+    "host with dot": hosted(b"Host: a.b."),
+    "host with underscore": hosted(b"Host: a_b"),
+    "connection names authorization": post(b"Connection: Authorization", b"Authorization: x", b"Content-Length: 0"),
+    "upgrade to h2c": post(b"Connection: Upgrade, HTTP2-Settings", b"Upgrade: h2c", b"HTTP2-Settings: A"),
+    "odd names": post(b"!#$%&'*+-.^`|~: 1", b"X_Y: 2", b"Content-Length: 0"),
+    "bytes beyond ascii": post(b"X: \x80\xff", b"Content-Length: 0"),
+    "empty value": post(b"X:", b"Content-Length: 0"),
+    "above the root": post(b"Content-Length: 0", target=b"/../../x"),
+    "encoded nul": post(b"Content-Length: 0", target=b"<T>%00"),
+    "encoded line break": post(b"Content-Length: 0", target=b"<T>%0d%0aX:%20y"),
+    "broken percent": post(b"Content-Length: 0", target=b"<T>%zz"),
+    "double slash": post(b"Content-Length: 0", target=b"//x//y"),
+    "backslash in the query": post(b"Content-Length: 0", target=b"<T>?a\\b"),
+    "brackets and pipes": post(b"Content-Length: 0", target=b'<T>{|}^`"<>'),
+}  # fmt: skip

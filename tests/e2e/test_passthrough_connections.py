@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import socket
 
 import pytest
 
@@ -11,7 +13,7 @@ from tests.e2e.harness import PATIENCE_S, eventually
 from tests.e2e.wire import Call, Message, Peer, Place, answering, module_place
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-place = module_place(upstream={"timeout": "1s", "connect_attempts": 1})
+place = module_place(upstream={"timeout": "1s", "read_timeout": "1s", "connect_attempts": 1})
 
 
 def reply(body: bytes, status: bytes = b"200 OK") -> bytes:
@@ -205,20 +207,67 @@ async def stay_silent(call: Call) -> None:
         (stay_silent, 504, "upstream-timeout"),
     ],
 )
-@pytest.mark.parametrize("request_", [get(b"/x"), sent(b"POST", b"abc"), sent(b"PUT", b"abc"), chunked(b"abc")])
+@pytest.mark.parametrize(
+    "asked",
+    [get(), sent(b"POST", b"abc"), sent(b"PUT", b"abc"), chunked(b"abc")],
+    ids=["get", "post", "put", "chunked"],
+)
 async def test_an_upstream_without_an_answer_is_a_problem_and_is_asked_once(
-    place: Place, behave: object, status: int, problem: str, request_: bytes
+    place: Place, behave: object, status: int, problem: str, asked: bytes
 ) -> None:
     """OPT-2, OPS-3; the client's connection stays, and nothing is sent to the upstream a second time."""
     place.origin.behave = behave  # type: ignore[assignment]
     place.origin.seen.clear()
     peer = await place.peer()
-    answer = await ask_on(peer, request_)
+    answer = await ask_on(peer, asked)
     assert (answer.status, answer.problem) == (status, problem)
     assert len(place.origin.seen) == 1
     place.origin.behave = answering(reply(b"again"))
     assert (await ask_on(peer, get())).body == b"again"
     peer.close()
+
+
+async def test_an_upstream_that_falls_silent_within_its_answer_cuts_the_client_off(place: Place) -> None:
+    """OPT-2: `upstream.read_timeout`; what came before it has been passed on."""
+
+    async def behave(call: Call) -> None:
+        await call.send(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf")
+        await call.wire.until_peer_closes()
+
+    place.origin.behave = behave
+    answer = await place.through(get())
+    assert (answer.status, answer.body, answer.whole) == (200, b"half", False)
+
+
+def send_until_refused(port: int, head: bytes, block: bytes) -> bytes:
+    """A client that looks at the answer only when it can send no more."""
+    with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S) as peer:
+        with contextlib.suppress(ConnectionError):
+            peer.sendall(head)
+            for _ in range(256):
+                peer.sendall(block)
+        return peer.recv(1 << 16)
+
+
+@pytest.mark.parametrize("framing", ["length", "chunked"])
+async def test_an_early_answer_reaches_a_client_that_is_still_sending(place: Place, framing: str) -> None:
+    """OPT-2: the upstream wants no more; neither does the gateway then, and the client can read why."""
+
+    async def behave(call: Call) -> None:
+        await call.send(reply(b"enough", b"413 Enough"))
+        await call.wire.until_peer_closes()
+
+    place.origin.behave = behave
+    block = bytes(1 << 16)
+    if framing == "length":
+        head = ask(b"POST", b"/x", b"Content-Length: %d" % (256 * len(block)))
+    else:
+        head = ask(b"POST", b"/x", b"Transfer-Encoding: chunked")
+        block = b"%x\r\n%b\r\n" % (len(block), block)
+    answer = await asyncio.to_thread(send_until_refused, place.gateway.port, head, block)
+    assert answer.startswith(b"HTTP/1.1 413 Enough\r\n")
+    assert answer.endswith(b"\r\n\r\nenough")
+    assert b"\r\nConnection: close\r\n" in answer
 
 
 async def test_streamed_answers_are_counted_by_their_own_status(place: Place) -> None:

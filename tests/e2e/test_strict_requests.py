@@ -67,6 +67,26 @@ async def test_a_malformed_or_ambiguous_request_is_refused_without_a_trace(place
     assert (answer.status, answer.problem) == (row.status, row.problem)
 
 
+@pytest.mark.parametrize("name", sorted(EVERYWHERE.keys() - {"ours: empty lines without end"}))
+async def test_a_refused_request_in_a_pipeline_ends_it(place: Place, name: str) -> None:
+    """RELIABILITY fact 3: what is behind it is never looked at; what came before it in one segment is answered by the
+    upstream, or by the refusal itself (the parser lets go of it), and then it was not forwarded either."""
+    row = EVERYWHERE[name]
+    origin = place.origin
+    origin.behave = answering(b"HTTP/1.1 200 OK\r\nContent-Length: 8\r\n\r\nupstream")
+    origin.seen.clear()
+    peer = await place.peer()
+    await peer.send(b"GET /first HTTP/1.1\r\nHost: a\r\n\r\n" + aimed(row.request, b"/plain", ()) + SMUGGLED)
+    answers = [await peer.answer()]
+    if answers[0].status == 200:
+        answers.append(await peer.answer())
+    assert answers[-1].problem in (row.problem, "malformed-request")  # with more behind it, some look worse
+    if answers[-1].header(b"connection") == b"close":
+        assert await peer.ended() == b""
+        assert [seen.target for seen in origin.seen] == [b"/first"] * (len(answers) - 1)
+    peer.close()
+
+
 async def read_only(call: Call) -> None:
     await call.body()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any
@@ -66,6 +66,13 @@ class Reply:
         return str(self.json["type"]).removeprefix("https://2php.dev/problems/")
 
 
+class NoFeed:
+    """A feed in which nothing ever happens."""
+
+    async def follow(self, after: str | None) -> AsyncIterator[tuple[str, dict[str, Any]] | None]:
+        yield None
+
+
 @dataclass
 class Console:
     """The listener, what it is told to say, and a client."""
@@ -88,7 +95,7 @@ class Console:
                 raise console.failure
             return console.metrics, "text/plain; version=0.0.4; charset=utf-8"
 
-        listener = OperatorListener(Sources(ledger, readiness, metrics), [configured(role) for role in ROLES])
+        listener = OperatorListener(Sources(ledger, readiness, metrics, NoFeed), [configured(role) for role in ROLES])
         console = cls(listener, ClientSession())
         console.port = await listener.start("127.0.0.1", 0)
         return console

@@ -32,6 +32,7 @@ def test_the_table_says_who_may_ask_what() -> None:
         "/v1/intents": {"audit", "compliance", "operations"},
         "/v1/ledger/entries": {"audit", "compliance", "operations"},
         "/v1/in-doubt": {"audit", "compliance", "operations"},
+        "/v1/events": {"audit", "compliance", "operations"},
     }
 
 

@@ -42,6 +42,7 @@ STATEMENTS: dict[str, tuple[object, ...]] = {
     "latest_changes": ([0], [KEY], 0, 0),
     "entry_rows": ([0], [KEY]),
     "in_doubt": (BEGINNING, b"", 10),
+    "keys_by_client_id": ("7", BEGINNING, b"", 10),
 }
 # How many rows a statement may look at: what it was asked for; a scan's 1000 events and a probe for each; the queue
 # of those in doubt, whole, to be sorted, and a probe for each.

@@ -7,12 +7,16 @@ import socket
 from datetime import UTC, datetime
 from uuid import uuid4
 
+import asyncpg
 import pytest
 
-from gateway.store.ledger import LedgerQueries, Moment, Position
+from gateway.store.ledger import LINES, LedgerQueries, Moment, Position
 from tests.operator.book import Book
 from tests.operator.console import PATIENCE_S, Console, secret_of, until
 
+TERMINATE_BLOCKED = """
+SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
+WHERE datname = current_database() AND wait_event_type = 'Lock'"""
 A_POSITION = Position(1, 1).cursor()
 A_MOMENT = Moment(datetime.now(UTC), b"k" * 16).cursor()
 
@@ -111,6 +115,25 @@ async def test_readers_beyond_the_lines_hear_503_and_later_ones_are_served(
     for line in taken:
         ledger._free.put_nowait(line)
     assert (await console.ask("/v1/in-doubt")).status == 200
+
+
+async def test_reading_goes_on_after_the_store_was_lost_again_and_again(
+    console: Console, book: Book, fresh_database: str
+) -> None:
+    """OPS-3: each reader whose backend dies hears 503; no line is lost with it, however often."""
+    killer = await asyncpg.connect(fresh_database)
+    try:
+        async with book.owner.transaction():
+            await book.owner.execute("LOCK TABLE in_doubt IN ACCESS EXCLUSIVE MODE")
+            for _ in range(LINES + 1):
+                asking = asyncio.create_task(console.ask("/v1/in-doubt"))
+                async with asyncio.timeout(PATIENCE_S):
+                    while not await killer.fetchval(TERMINATE_BLOCKED):
+                        pass
+                assert (await asking).problem == "store-unavailable"
+        assert (await console.ask("/v1/in-doubt")).status == 200
+    finally:
+        await killer.close()
 
 
 async def test_an_answer_that_takes_too_long_is_given_up(

@@ -165,8 +165,17 @@ def test_the_well_known_path_looks_up_one_decoded_segment() -> None:
         (b"/pay/a%2Fb", b"/pay/a/b", True),
         (b"/pay/x", b"/free/x", False),
         (b"/elsewhere/a", b"/elsewhere/b", True),
+        (b"/pay%2F" + SERVER_ID.encode(), b"/pay/" + SERVER_ID.encode(), False),
+        (b"/orders%2F" + SERVER_ID.encode(), b"/orders/" + SERVER_ID.encode(), False),
+        (b"/orders%2Fa", b"/orders/a", True),
     ],
 )
 def test_paths_of_another_route_or_phase_are_told_apart(one: bytes, other: bytes, same: bool) -> None:
     """P2-1, DESIGN decision 14."""
     assert (ROUTES.place(one) == ROUTES.place(other)) is same
+
+
+def test_an_encoded_slash_is_data_on_a_route_for_everything() -> None:
+    """DESIGN decision 14, OPT-2: package registries name `/@scope%2Fname` at their root."""
+    everything = Routes([Route("/**")])
+    assert everything.place(b"/@scope%2Fname") == everything.place(b"/@scope/name")

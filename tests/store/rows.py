@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -117,6 +118,12 @@ class Superuser:
             "SELECT code, phase::text FROM events WHERE logical_key = $1 ORDER BY id", key.logical
         )
         return [(row["code"], row["phase"]) for row in rows]
+
+    async def until_blocked(self, count: int = 1) -> None:
+        """Wait until so many statements wait for a lock."""
+        async with asyncio.timeout(30):
+            while await self.value("SELECT count(*) FROM pg_locks WHERE NOT granted") < count:
+                await asyncio.sleep(0.01)
 
     async def age(self, key: IntentKey, by_ms: int) -> None:
         """Let so much time pass for one intent: everything about it is that much longer ago."""

@@ -50,9 +50,7 @@ async def test_a_whole_handshake_of_many_costs_three_statements(store: IntentSto
     many = [new_intent(name) for name in random_ids(60)]
     await asyncio.gather(*(store.register(new) for new in many))
     claimed = await asyncio.gather(*(store.claim(claim_of(new)) for new in many))
-    assert all(
-        await asyncio.gather(*(store.settle(settlement_of(each)) for each in claimed if each is not None))
-    )
+    assert all(await asyncio.gather(*(store.settle(settlement_of(each)) for each in claimed if each is not None)))
     assert flushes == [("register", 60), ("claim", 60), ("settle", 60)]
 
 
@@ -114,9 +112,7 @@ async def test_a_real_deadlock_is_retried_and_never_seen(
     lock = "SELECT FROM intents WHERE logical_key = $1 FOR UPDATE"
     await stranger.execute(lock, many[1].key.logical)
     claiming = asyncio.gather(*(store.claim(claim_of(new)) for new in many))
-    async with asyncio.timeout(30):
-        while not await superuser.value("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"):
-            await asyncio.sleep(0.01)
+    await superuser.until_blocked()
     await stranger.execute(lock, many[0].key.logical)  # had by the batch until it gave way
     await transaction.rollback()
     await stranger.close()

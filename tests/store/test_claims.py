@@ -26,9 +26,7 @@ async def test_a_claim_hands_out_what_was_registered(store: IntentStore, superus
     await store.register(new)
     claim = claim_of(new)
     claimed = await store.claim(claim)
-    assert claimed == Claimed(
-        new.key, claim.attempt_id, 1, "POST", b"/orders/%2F", None, "sync", new.payload
-    )
+    assert claimed == Claimed(new.key, claim.attempt_id, 1, "POST", b"/orders/%2F", None, "sync", new.payload)
     row = await superuser.connection.fetchrow("SELECT * FROM attempts")
     assert row is not None
     assert (row["number"], row["attempt_id"], row["fence"], row["holder"]) == (1, claim.attempt_id, 1, HOLDER)
@@ -45,9 +43,7 @@ async def test_an_intent_is_claimed_once(store: IntentStore, superuser: Superuse
     assert await superuser.count("attempts") == 1
 
 
-async def test_a_claim_that_names_another_intent_or_path_gets_nothing(
-    store: IntentStore, superuser: Superuser
-) -> None:
+async def test_a_claim_that_names_another_intent_or_path_gets_nothing(store: IntentStore, superuser: Superuser) -> None:
     """P2-1, P2-7: a wrong server id, a wrong path, an unknown key; the intent is untouched."""
     new = new_intent("c-1")
     await store.register(new)

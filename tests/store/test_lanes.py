@@ -111,9 +111,7 @@ async def test_a_batch_names_one_bucket_and_buckets_take_turns(
     assert flushes.seen[1:] == [(1, [b"a"]), (2, [b"c"]), (1, [b"b"])]
 
 
-async def test_a_batch_is_bounded_in_rows(
-    lane: Lane[Item], flushes: Flushes, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_batch_is_bounded_in_rows(lane: Lane[Item], flushes: Flushes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batches, "ROWS_MAX", 3)
     first = await hold(lane, flushes)
     waiting = await queue_up(lane, *(item(b"%d" % number) for number in range(7)))

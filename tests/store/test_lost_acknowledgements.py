@@ -99,9 +99,7 @@ async def test_a_claim_that_still_runs_behind_a_lost_connection_is_waited_for(
     fault = proxy.cut("during", CLAIM)
     claiming = asyncio.create_task(cut_store.claim(claim))
     await fault.happened.wait()
-    async with asyncio.timeout(30):
-        while await superuser.value("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'") < 2:
-            await asyncio.sleep(0.01)
+    await superuser.until_blocked(2)
     await transaction.rollback()
     await blocker.close()
     claimed = await claiming

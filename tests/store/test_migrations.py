@@ -43,9 +43,7 @@ async def test_migrating_again_changes_nothing(empty_database: str) -> None:
     assert await migrate(empty_database) == []
 
 
-async def test_a_migration_is_applied_whole_or_not_at_all(
-    empty_database: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_migration_is_applied_whole_or_not_at_all(empty_database: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Decision 11: one that fails leaves the schema before it, and is applied by the next start."""
     whole = migrations.available()
     broken = [*whole, (9999, "9999_broken.sql", "CREATE TABLE half (x int); SELECT 1 / 0")]

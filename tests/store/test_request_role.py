@@ -20,7 +20,29 @@ from gateway.store.sweeps import Retention, Sweeps
 from gateway.vault import Key
 from tests.store.rows import SERVICE, Superuser, claimed_intent, new_intent, opened, settlement_of
 
-IMMUTABLE = ["bucket", "logical_key", "server_correlation_id", "client_correlation_id", "replay_key", "caller", "source", "method", "path", "query", "route", "execution", "replay_policy", "parent_reference_id", "transaction_reference", "ttl_ms", "grace_ms", "horizon_ms", "phase_1_timestamp", "ponr_deadline", "keep_until"]
+IMMUTABLE = [
+    "bucket",
+    "logical_key",
+    "server_correlation_id",
+    "client_correlation_id",
+    "replay_key",
+    "caller",
+    "source",
+    "method",
+    "path",
+    "query",
+    "route",
+    "execution",
+    "replay_policy",
+    "parent_reference_id",
+    "transaction_reference",
+    "ttl_ms",
+    "grace_ms",
+    "horizon_ms",
+    "phase_1_timestamp",
+    "ponr_deadline",
+    "keep_until",
+]
 
 FORBIDDEN = [
     *(f"UPDATE intents SET {column} = {column}" for column in IMMUTABLE),

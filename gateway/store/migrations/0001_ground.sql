@@ -99,6 +99,7 @@ CREATE TABLE intents (
 ) WITH (fillfactor = 70);
 
 CREATE INDEX intents_server_id ON intents (server_correlation_id, bucket);
+CREATE INDEX intents_client_id ON intents USING hash (client_correlation_id);
 CREATE INDEX intents_keep_until ON intents (keep_until, bucket);
 
 -- The sealed request of an intent that may still have to be sent. Erased once it never will be (TTL-2).
@@ -159,6 +160,8 @@ CREATE TABLE in_doubt (
     reason      text NOT NULL,
     PRIMARY KEY (logical_key, bucket)
 );
+
+CREATE INDEX in_doubt_since ON in_doubt (since, logical_key, bucket);
 
 -- FSM-2, REP-5: the audit trail, insert-only, and the order of change that feeds every reader: by (xid, id), read only below
 -- the oldest transaction still running, so that a late commit is never skipped (DESIGN decision 5).

@@ -20,18 +20,22 @@ WHERE NOT dead AND lease_until < now() AND pg_postmaster_start_time() < now() - 
 RETURNING holder;
 
 -- name: dead_with_work
--- Dead holders whose attempts nobody has taken over yet.
-SELECT h.holder FROM holders h WHERE h.dead AND EXISTS (SELECT FROM attempts a WHERE a.holder = h.holder);
+-- Dead holders whose attempts nobody has taken over yet. (LATERAL with a limit: a probe per holder, never a walk through all
+-- that is held.)
+SELECT h.holder FROM holders h CROSS JOIN LATERAL (SELECT FROM attempts a WHERE a.holder = h.holder LIMIT 1) AS work WHERE h.dead;
 
 -- name: rescue
 -- REC-1, REC-2: takes over what the dead held, under a higher fence. What they sent is not known, so each is in doubt. Attempt
 -- and intent are both locked or left alone: a late outcome that is being written comes first, and nobody waits for anybody.
 WITH lost AS (
-    SELECT a.logical_key, a.fence FROM attempts a
-    JOIN intents i ON i.bucket = $1 AND i.logical_key = a.logical_key
-    WHERE a.bucket = $1 AND a.holder = ANY ($2::uuid[])
+    SELECT held.logical_key, held.fence
+    FROM unnest($2::uuid[]) AS h (holder)
+    CROSS JOIN LATERAL (
+        SELECT a.logical_key, a.fence FROM attempts a
+        JOIN intents i ON i.bucket = $1 AND i.logical_key = a.logical_key
+        WHERE a.bucket = $1 AND a.holder = h.holder
+        FOR UPDATE SKIP LOCKED) AS held
     LIMIT $3
-    FOR UPDATE SKIP LOCKED
 ), taken AS (
     UPDATE intents i SET fence = i.fence + 1
     FROM lost l
@@ -55,12 +59,14 @@ SELECT (SELECT count(*) FROM ended) AS ended, (SELECT count(*) FROM taken) AS ta
 -- name: expire
 -- TTL-2: WAITING_CONFIRM -> TTL_EXPIRED at the deadline. Two sweepers share the rows, and Phase 2 wins or loses each row whole.
 WITH due AS (
-    SELECT i.logical_key
+    SELECT p.logical_key
     FROM payloads p
-    JOIN intents i ON i.bucket = $1 AND i.logical_key = p.logical_key AND i.phase = 'WAITING_CONFIRM'
+    CROSS JOIN LATERAL (
+        SELECT FROM intents i
+        WHERE i.bucket = $1 AND i.logical_key = p.logical_key AND i.phase = 'WAITING_CONFIRM'
+        FOR UPDATE SKIP LOCKED) AS waiting
     WHERE p.bucket = $1 AND p.ponr_deadline <= now()
     LIMIT $2
-    FOR UPDATE OF i SKIP LOCKED
 ), expired AS (
     UPDATE intents i SET came_from = i.phase, phase = 'TTL_EXPIRED'
     FROM due d
@@ -75,13 +81,15 @@ SELECT count(*) AS swept FROM expired;
 -- name: abandon
 -- TTL-2: TTL_EXPIRED -> ABANDONED at the deadline + delta; the payload is erased, the row stays.
 WITH due AS (
-    SELECT i.logical_key
+    SELECT p.logical_key
     FROM payloads p
-    JOIN intents i ON i.bucket = $1 AND i.logical_key = p.logical_key AND i.phase = 'TTL_EXPIRED'
-        AND i.ponr_deadline + i.grace_ms * interval '1 millisecond' <= now()
+    CROSS JOIN LATERAL (
+        SELECT FROM intents i
+        WHERE i.bucket = $1 AND i.logical_key = p.logical_key AND i.phase = 'TTL_EXPIRED'
+            AND i.ponr_deadline + i.grace_ms * interval '1 millisecond' <= now()
+        FOR UPDATE SKIP LOCKED) AS expired
     WHERE p.bucket = $1 AND p.ponr_deadline <= now()
     LIMIT $2
-    FOR UPDATE OF i SKIP LOCKED
 ), abandoned AS (
     UPDATE intents i SET came_from = i.phase, phase = 'ABANDONED', settled_at = now(), settled_by = 'expiry'
     FROM due d
@@ -102,7 +110,9 @@ WITH due AS (
     SELECT i.logical_key FROM intents i
     WHERE i.bucket = $1 AND i.keep_until < now() AND i.phase IN ('COMMITTED', 'FAILED', 'ABANDONED')
         AND i.settled_at + i.horizon_ms * interval '1 millisecond' < now()
-        AND NOT EXISTS (SELECT FROM deliveries y WHERE y.bucket = $1 AND y.logical_key = i.logical_key AND y.state = 'pending')
+        AND (SELECT count(*) FROM (
+            SELECT FROM deliveries y WHERE y.bucket = $1 AND y.logical_key = i.logical_key AND y.settled_at IS NULL LIMIT 1
+        ) AS open) = 0
     ORDER BY i.keep_until
     LIMIT $2
     FOR UPDATE OF i SKIP LOCKED
@@ -126,4 +136,5 @@ SELECT count(*) AS swept FROM gone;
 -- name: retire_holders
 -- Names of workers long gone that hold nothing.
 DELETE FROM holders h
-WHERE h.dead AND h.lease_until < now() - interval '1 day' AND NOT EXISTS (SELECT FROM attempts a WHERE a.holder = h.holder);
+WHERE h.dead AND h.lease_until < now() - interval '1 day'
+    AND (SELECT count(*) FROM (SELECT FROM attempts a WHERE a.holder = h.holder LIMIT 1) AS held) = 0;

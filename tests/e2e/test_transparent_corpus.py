@@ -1,0 +1,239 @@
+"""A transparent route is not noticed (TRN-2, OPT-2, RPL-6).
+
+Real clients work with real upstreams, once directly and once through a gateway; what they send, what they are told and
+what becomes of it is the same, byte for byte, and the ledger has every mutation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import random
+import shlex
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+import requests
+from requests.auth import HTTPDigestAuth
+
+from tests.e2e.corpus.browser import browse
+from tests.e2e.corpus.dav_server import DavServer
+from tests.e2e.corpus.depot import LARGE, Depot
+from tests.e2e.corpus.git_server import ENVIRONMENT, PASSWORD, USER, GitServer
+from tests.e2e.corpus.world import World, run, world
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+BIG = random.Random(2).randbytes(3 << 20)  # larger than what is kept of a payload
+SMALL = "Grüße aus dem Archiv\n".encode() * 40
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def depot(
+    tmp_path_factory: pytest.TempPathFactory, postgres_url: str, template_database: str
+) -> AsyncIterator[World]:
+    upstream = Depot()
+    await upstream.start()
+    async with world(upstream, tmp_path_factory.mktemp("depot"), postgres_url, template_database) as made:
+        yield made
+    await upstream.stop()
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("files")
+    (directory / "big").write_bytes(BIG)
+    (directory / "small.txt").write_bytes(SMALL)
+    (directory / "small.txt.gz").write_bytes(gzip.compress(SMALL, mtime=0))
+    return directory
+
+
+# --- curl
+
+BOUNDARY = rb"-{20,}[0-9a-zA-Z]{16,}"
+CURL: dict[str, str] = {
+    "form": "-d a=1 --data-urlencode b=ä&c {url}/forms",
+    "form, followed to its page": "-L --compressed -c - -d a=1 {url}/forms",
+    "multipart form": "-F note=läuft -F file=@small.txt;type=text/plain -F other=@small.txt.gz {url}/forms",
+    "multipart form too large to keep": "-F note=läuft -F big=@big {url}/forms",
+    "put": "-T small.txt {url}/files/",
+    "put again": "-T small.txt {url}/files/a --next -T small.txt.gz {url}/files/a",
+    "put what is too large to keep": "-T big {url}/files/ --next {url}/files/big",
+    "put after 100": "-H 'Expect: 100-continue' -T small.txt {url}/files/",
+    "put chunked": "-T - {url}/files/chunked --next {url}/files/chunked",
+    "put packed": "-H 'Content-Encoding: gzip' -T small.txt.gz {url}/files/a --next {url}/files/a",
+    "put nothing": "-X PUT {url}/files/nothing --next -X PUT -d= {url}/files/nothing",
+    "patch": "-T small.txt {url}/files/a --next --compressed -X PATCH -d more {url}/files/a",
+    "delete": "-T small.txt {url}/files/a --next -X DELETE {url}/files/a --next -X DELETE {url}/files/a",
+    "delete with a body": "-X DELETE -d why {url}/files/a",
+    "query": "-d a=1 {url}/status/200?q=%2F&&b=%C3%BC?",
+    "encoded path": "-g -T small.txt {url}/files/a%2Fb%20c%C3%BC;v=1",
+    "scoped name at the root": "-X PUT -d a=1 {url}/@scope%2Fname",
+    "dots and slashes": "--path-as-is -d a=1 {url}/a/./b/../status//200",
+    "credentials": "-u me:secret -d a=1 {url}/status/200",
+    "old client": "-0 -d a=1 {url}/status/200 --next -0 -T small.txt {url}/files/a",
+    "read": "-T small.txt {url}/files/a --next -I {url}/files/a --next -X OPTIONS {url}/files/a --next {url}/files/b",
+    "unknown to all": "-d a=1 {url}/nowhere --next -X PUT {url}/forms --next -X PURGE {url}/files/a",
+    "own reason": "-d a=1 {url}/status/299%20Wie%20es%20beliebt",
+    "redirects": "-d a=1 {url}/status/301 --next -d a=1 {url}/status/307",
+    "refused": "-d a=1 {url}/status/400 --next -d a=1 {url}/status/401 --next -d a=1 {url}/status/409",
+    "failed": "-d a=1 {url}/status/500 --next -d a=1 {url}/status/503",
+    "in doubt": "-d a=1 {url}/status/502 --next -d a=1 {url}/status/504",
+    "not modified": "-d a=1 {url}/status/304 --next -d a=1 {url}/status/205",
+    "large answer": "-d a=1 {url}/large",
+    "large answer, chunked": "-d a=1 {url}/large/chunked",
+    "events": "-N -d a=1 {url}/events",
+    "slow answer": "-N -d a=1 {url}/slow",
+    "nothing revealed": "-d a=1 {url}/hidden/forms --next -T small.txt {url}/hidden/files/a --next -d= {url}/hidden/large",
+}
+
+
+@pytest.mark.needs_curl
+@pytest.mark.parametrize("name", CURL)
+async def test_curl(depot: World, files: Path, name: str) -> None:
+    async def client(url: str) -> bytes:
+        calls = [shlex.split(call) for call in CURL[name].format(url=url).split("--next")]
+        each = ["-sS", "--max-time", "20", "-w", "%{http_code} %{size_download}"]
+        arguments = [word for call in calls for word in ("--next", *each, *call)][1:]
+        return await run("curl", *arguments, cwd=files, stdin=SMALL)
+
+    await depot.same(client, varying=[BOUNDARY])
+
+
+@pytest.mark.needs_curl
+async def test_an_upload_that_the_upstream_refuses_at_its_head(depot: World, files: Path) -> None:
+    """The one thing told on the way: a body that has to be durable first is asked for (P1-9), whoever refuses it."""
+
+    async def client(url: str) -> bytes:
+        return await run("curl", "-sS", "-w", "%{http_code}", "-T", files / "big", "-X", "POST", url + "/refused")
+
+    await depot.same(client, interim=False)
+
+
+# --- requests
+
+
+def use_requests(url: str) -> list[Any]:
+    """An afternoon of a Python program."""
+    with requests.Session() as session:
+        session.headers["Accept-Language"] = "de, en;q=0.5"
+        answers = [
+            session.post(url + "/forms", data={"a": "1", "b": ["2", "ü"]}),
+            session.post(url + "/forms", files={"f": ("Größe.txt", SMALL, "text/plain"), "g": ("g", BIG[:300_000])}),
+            session.put(url + "/files/a b", data=SMALL),
+            session.put(url + "/files/ü", data=(BIG[start : start + 9_000] for start in range(0, 90_000, 9_000))),
+            session.put(url + "/files/none", data=b""),
+            session.patch(url + "/files/a b", json={"ü": [1, 2.5, None]}),
+            session.get(url + "/files/a b"),
+            session.head(url + "/files/ü"),
+            session.options(url + "/files/ü"),
+            session.delete(url + "/files/a b"),
+            session.delete(url + "/files/a b"),
+            session.post(url + "/guarded", data=SMALL, auth=HTTPDigestAuth("me", "secret")),
+            session.post(url + "/large/chunked", stream=True),
+            session.post(url + "/events", json={}, stream=True),
+            session.post(url + "/status/307", allow_redirects=False),
+            session.post(url + "/status/503", data=iter([b"in ", b"chunks"])),
+        ]
+        told = [
+            (answer.status_code, answer.reason, answer.url, answer.encoding, answer.content) for answer in answers
+        ]
+        return [*told, session.cookies.get_dict()]
+
+
+async def test_requests(depot: World) -> None:
+    await depot.same(
+        lambda url: asyncio.to_thread(use_requests, url),
+        varying=[rb"(?<=boundary=)[0-9a-f]{32}", rb"(?<=--)[0-9a-f]{32}", rb'(?:cnonce|response)="[0-9a-f]+"'],
+    )
+
+
+# --- a browser
+
+
+@pytest.mark.needs_chromium
+async def test_a_browsers_uploads(depot: World, tmp_path: Path) -> None:
+    """A form with files and its page, fetch and XMLHttpRequest."""
+    profiles = iter((tmp_path / "direct", tmp_path / "through"))
+    through = await depot.same(
+        lambda url: browse(url, depot.front, next(profiles)), varying=[rb"----WebKitFormBoundary[0-9A-Za-z]{16}"]
+    )
+    report = json.loads(through.result)
+    assert len(report) == 11, report
+    assert "'image.bin' 'image/png' 300000" in report[0]
+
+
+# --- git
+
+REMOTE = f"http://{USER}:{PASSWORD}@"
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def git(
+    tmp_path_factory: pytest.TempPathFactory, postgres_url: str, template_database: str
+) -> AsyncIterator[World]:
+    upstream = GitServer(tmp_path_factory.mktemp("repositories"))
+    await upstream.start()
+    async with world(upstream, tmp_path_factory.mktemp("git"), postgres_url, template_database) as made:
+        yield made
+    await upstream.stop()
+
+
+class Work:
+    """Two people's clones of one repository."""
+
+    def __init__(self, directory: Path, url: str) -> None:
+        self.directory = directory
+        self.url = url.replace("http://", REMOTE) + "/shop.git"
+
+    async def git(self, where: str, *arguments: str) -> str:
+        command = ("git", "-C", self.directory / where, *arguments)
+        return (await run(*command, env=ENVIRONMENT)).decode().replace(str(self.directory), "")
+
+    async def commit(self, where: str, name: str, content: bytes) -> None:
+        (self.directory / where / name).write_bytes(content)
+        await self.git(where, "add", name)
+        await self.git(where, "commit", "--quiet", "--message", f"Add {name}")
+
+    async def history(self, where: str) -> str:
+        return await self.git(where, "log", "--all", "--decorate=full", "--format=%H %D %s")
+
+
+async def push_and_fetch(work: Work) -> list[str]:
+    await work.git(".", "init", "--quiet", "mine")
+    await work.commit("mine", "README", b"# Shop\n")
+    await work.git("mine", "remote", "add", "origin", work.url)
+    told = [await work.git("mine", "push", "--porcelain", "origin", "main")]
+    await work.commit("mine", "photo", BIG)  # larger than http.postBuffer: sent in chunks, after a probe
+    await work.git("mine", "tag", "--annotate", "--message", "First", "v1")
+    told.append(await work.git("mine", "push", "--porcelain", "--follow-tags", "origin", "main", "main:other"))
+    await work.git(".", "clone", "--quiet", work.url, "theirs")  # an answer larger than what is kept
+    told.append(await work.history("theirs"))
+    for number in range(30):  # enough to have something to negotiate about, which git sends packed
+        await work.commit("theirs", f"line-{number}", b"%d\n" % number)
+    told.append(await work.git("theirs", "push", "--porcelain", "origin", "main"))
+    await work.commit("mine", "late", b"1\n")
+    await work.git("mine", "fetch", "--quiet", "origin")
+    told.append(await work.git("mine", "push", "--porcelain", "--force", "origin", "main:forced", ":other"))
+    told += [await work.history("mine"), await work.git("theirs", "ls-remote", "origin")]
+    return told
+
+
+@pytest.mark.needs_git
+async def test_git_push_over_http(git: World, tmp_path: Path) -> None:
+    """Smart HTTP with credentials: push, clone, fetch, a forced push and a deleted branch."""
+    directories = iter((tmp_path / "direct", tmp_path / "through"))
+
+    async def client(url: str) -> list[str]:
+        directory = next(directories)
+        directory.mkdir()
+        told = await push_and_fetch(Work(directory, url))
+        assert isinstance(git.upstream, GitServer)
+        return [*told, await Work(git.upstream.repository.parent, url).history("shop.git")]
+
+    through = await git.same(client)
+    assert b"Content-Encoding: gzip" in b"".join(exchange.request_head for exchange in through.front)
