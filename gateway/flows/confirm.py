@@ -42,7 +42,7 @@ class Confirmations:
     def __init__(self, desk: Desk, runner: QueueRunner) -> None:
         self._desk = desk
         self._runner = runner
-        self._running: dict[tuple[bytes, UUID, tuple[bytes, ...]], asyncio.Task[Result]] = {}
+        self._running: dict[tuple[bytes, UUID, tuple[bytes, ...]], asyncio.Future[Result]] = {}
 
     def under(self, desk: Desk) -> None:
         """Go on with a reloaded configuration."""
@@ -59,10 +59,19 @@ class Confirmations:
             return result.replay if isinstance(result, Streamed) else result
         if not decision.confirms:
             return await self._not_a_confirm_path(decision, key)
-        task: asyncio.Task[Result] = desk.spawn(self._lead(desk, decision, key, credentials), "confirm")
-        self._running[place] = task
-        task.add_done_callback(lambda _: self._running.pop(place, None))
-        return await asyncio.shield(task)  # P2-9: the client may go, the work goes on
+        # P2-9: nothing cancels this when its client goes; what is in flight at a drain is waited for, then handed over.
+        self._running[place] = lead = asyncio.get_running_loop().create_future()
+        try:
+            result = await self._lead(desk, decision, key, credentials)
+        except BaseException as error:
+            lead.set_exception(error if isinstance(error, Exception) else problems.ponr_unknown())
+            lead.exception()  # retrieved: often nobody else waits
+            raise
+        else:
+            lead.set_result(result)
+            return result
+        finally:
+            del self._running[place]
 
     async def _not_a_confirm_path(self, decision: Confirm, key: IntentKey) -> Answer | None:
         """P2-1: the IDs of an intent on some other path or method."""

@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from email.utils import formatdate
+from functools import lru_cache
 from hashlib import sha256
 from typing import Any
 from uuid import UUID
@@ -45,7 +46,7 @@ class Streamed:
     replay: Answer
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Attempt:
     """One execution of an intent, durable in the store."""
 
@@ -264,5 +265,10 @@ def end_to_end(headers: Headers) -> list[Header]:
     """
     kept = response_headers(headers)
     if first_value(kept, b"date") is None:
-        kept.append((b"Date", formatdate(usegmt=True).encode()))
+        kept.append((b"Date", _date(int(time.time()))))
     return kept
+
+
+@lru_cache(maxsize=2)
+def _date(second: int) -> bytes:
+    return formatdate(second, usegmt=True).encode()

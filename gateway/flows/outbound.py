@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from urllib.parse import quote
 from uuid import UUID
 
 from gateway.protocol.messages import Header, Headers
@@ -19,6 +21,7 @@ _GATEWAYS_OWN = frozenset(
         b"dtt-2php-authorization-nonce",
     }
 )
+_PLAIN = re.compile(r"[A-Za-z0-9!#$&'()*+\-./:<=>?@\[\]^_`{|}~]*")
 BAGGAGE_BYTES_MAX = 8192  # W3C baggage; past this our member is left out rather than theirs
 
 
@@ -70,7 +73,6 @@ def _baggage(received: list[bytes], client_id: str) -> bytes:
 
 
 def _percent_encoded(value: str) -> bytes:
-    safe = b"!#$&'()*+-./:<=>?@[]^_`{|}~"
-    return b"".join(
-        bytes((byte,)) if bytes((byte,)).isalnum() or byte in safe else b"%%%02X" % byte for byte in value.encode()
-    )
+    if _PLAIN.fullmatch(value):
+        return value.encode()
+    return quote(value, safe="!#$&'()*+-./:<=>?@[]^_`{|}~").encode()

@@ -18,7 +18,7 @@ from gateway.protocol.phases import Phase
 STREAMED_AFTER_S = 1.0  # RPL-6: an answer unfinished this long after its head is passed on as it comes
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Told:
     """What there is to tell of an executed intent."""
 

@@ -1,4 +1,8 @@
-"""What flows hand to the store and get back: plain records, no SQL and no sockets."""
+"""What flows hand to the store and get back: plain records, no SQL and no sockets.
+
+Nobody changes one after it was made. They are not frozen all the same: a frozen dataclass takes three times as long to make, and
+every request makes several.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ from gateway.protocol.identity import IntentKey
 from gateway.protocol.phases import Phase
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Sealed:
     """Ciphertext, and the number of the key that made it (SEC-4)."""
 
@@ -18,7 +22,7 @@ class Sealed:
     key_number: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class NewIntent:
     """A Phase 1 to be registered."""
 
@@ -48,7 +52,7 @@ class NewIntent:
         return len(self.payload.blob) + 512
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Registered:
     """Phase 1 is durable."""
 
@@ -57,7 +61,7 @@ class Registered:
     ponr_deadline: datetime
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Direct:
     """A request that needs no confirmation.
 
@@ -90,7 +94,7 @@ class Callback:
     lease_ms: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Claim:
     """A confirmation that wants to cross the PONR."""
 
@@ -107,7 +111,7 @@ class Claim:
         return 128
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Claimed:
     """The PONR is crossed, durably, by this attempt."""
 
@@ -126,7 +130,7 @@ class Claimed:
         return self.path if self.query is None else self.path + b"?" + self.query
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Taken:
     """Confirmed work, taken from the queue: its attempt is durable."""
 
@@ -136,7 +140,7 @@ class Taken:
     credentials: Sealed | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class StoredResponse:
     """What upstream answered. Without `kept`, the sealed part holds the headers alone (RPL-6)."""
 
@@ -147,7 +151,7 @@ class StoredResponse:
     sealed: Sealed
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Settlement:
     """A known outcome of one attempt."""
 
@@ -167,7 +171,7 @@ class Settlement:
         return 256 + (len(self.response.sealed.blob) if self.response else 0)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Doubt:
     """An attempt that ended without an answer and may have taken effect (REC-2)."""
 
