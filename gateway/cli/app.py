@@ -11,6 +11,7 @@ import typer
 
 from gateway import __version__
 from gateway.cli import keys
+from gateway.runtime import availability
 from gateway.settings import Overrides, Settings, SettingsError, json_schema, load
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
@@ -48,8 +49,7 @@ def serve(
     overrides = Overrides(listen=listen, operator=operator, upstream=upstream)
     settings = _load(config, overrides)
     logs.configure(log_level)
-    for warning in settings.warnings:
-        typer.echo(f"warning: {warning}", err=True)
+    _warn(settings)
     raise typer.Exit(run_gateway(settings, config, overrides, log_level))
 
 
@@ -82,8 +82,11 @@ def demo(log_level: LogLevel = "warning") -> None:
 def check(config: ConfigFile) -> None:
     """Validate a configuration without starting anything (OPS-2)."""
     settings = _load(config, Overrides())
-    for warning in settings.warnings:
-        typer.echo(f"warning: {warning}", err=True)
+    _warn(settings)
+    refused = availability.refusals(settings)
+    if refused:
+        typer.echo("\n".join(f"{config}: {reason}" for reason in refused), err=True)
+        raise typer.Exit(EXIT_CONFIG)
     typer.echo(f"{config}: ok, {len(settings.routes)} routes to {settings.upstream.url}")
 
 
@@ -118,6 +121,11 @@ def migrate(config: ConfigFile) -> None:
         typer.echo(f"twophp: {error}", err=True)
         raise typer.Exit(EXIT_REFUSED) from None
     typer.echo("\n".join(f"applied {name}" for name in applied) or "up to date")
+
+
+def _warn(settings: Settings) -> None:
+    for warning in (*settings.warnings, *availability.warnings(settings)):
+        typer.echo(f"warning: {warning}", err=True)
 
 
 def _load(config: Path | None, overrides: Overrides) -> Settings:

@@ -1,7 +1,7 @@
 """Asynchronous mode: confirmed work is executed out of band, and survives a restart of the gateway (ASY-1).
 
-The queue is in the store. A worker takes what it can run, at most so many at a time per route; the rest waits for whoever has
-room.
+The queue is in the store. A worker takes what it can run, at most so many at a time per route; the rest waits for
+whoever has room.
 """
 
 from __future__ import annotations

@@ -91,7 +91,7 @@ def new_intent(
         query=request.query,
         route=route.path,
         execution=route.execution,
-        replay_policy=route.replay_policy,
+        replay_policy="REJECT",  # RPL-3: REUSE is announced once it is served
         transaction_reference=trace_id(first_value(headers, b"traceparent")),
         payload_sha256=body_sha256,
         payload_bytes=len(body),

@@ -66,6 +66,7 @@ class Handler:
 
     def __init__(self, config: Config, confirmations: Confirmations | None, count: Counts) -> None:
         self._count = count
+        self.in_flight = 0
         self.use(config, confirmations)
 
     def use(self, config: Config, confirmations: Confirmations | None) -> None:
@@ -77,6 +78,7 @@ class Handler:
     async def __call__(self, inbound: Inbound) -> Answer | None:
         """Answer one request; None when a stream has been written."""
         started = time.perf_counter()
+        self.in_flight += 1
         mode = "passthrough"
         status = 0
         try:
@@ -104,6 +106,7 @@ class Handler:
             self._count.refusal(problem.slug)
             raise
         finally:
+            self.in_flight -= 1
             self._count.request(mode, status, time.perf_counter() - started)
 
     async def _pass(self, inbound: Inbound, config: Config, body: bytes | None = None) -> Told:

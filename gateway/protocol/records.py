@@ -1,7 +1,7 @@
 """What flows hand to the store and get back: plain records, no SQL and no sockets.
 
-Nobody changes one after it was made. They are not frozen all the same: a frozen dataclass takes three times as long to make, and
-every request makes several.
+Nobody changes one after it was made. They are not frozen all the same: a frozen dataclass takes three times as long
+to make, and every request makes several.
 """
 
 from __future__ import annotations

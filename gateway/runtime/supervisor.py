@@ -16,6 +16,7 @@ from gateway.background.expirer import Expirer
 from gateway.background.loop import every
 from gateway.background.rescuer import Rescuer
 from gateway.background.retention import Retainer
+from gateway.runtime import availability
 from gateway.runtime.crew import Crew, Launch
 from gateway.runtime.front import OperatorFront
 from gateway.runtime.tasks import Tasks
@@ -62,6 +63,9 @@ class Supervisor:
 
     async def run(self, ready: Callable[[Settings], None] | None = None) -> int:
         """Serve until SIGTERM or SIGINT; returns the exit status. `ready` is told once the gateway is ready."""
+        refused = availability.refusals(self._settings)
+        if refused:
+            raise StartRefused("; ".join(refused))
         async with contextlib.AsyncExitStack() as stack:
             reserved = stack.enter_context(_reserve(self._settings.listen.host, self._settings.listen.port))
             listen = replace(self._settings.listen, port=reserved.getsockname()[1])
@@ -151,7 +155,7 @@ class Supervisor:
                 log.error("reload refused: the configuration is wrong; the old one stays")
                 return
             fixed = replace(new, listen=replace(new.listen, port=new.listen.port or self._settings.listen.port))
-            stuck = changes_needing_restart(self._settings, fixed)
+            stuck = changes_needing_restart(self._settings, fixed) + availability.refusals(fixed)
             if stuck:
                 log.error("reload refused: these need a restart; the old configuration stays", extra={"keys": stuck})
                 return

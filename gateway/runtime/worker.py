@@ -74,7 +74,7 @@ class Worker:
         self._handler = Handler(assembly.config_of(settings, self._upstream, None, b""), None, self._observer)
         self._buffers = BufferBudget(settings.limits.buffered_bytes)
         self._tls = assembly.tls_context(settings.listen.tls)
-        self._metrics.inflight.follow(lambda: self._tasks.count)
+        self._metrics.inflight.follow(lambda: self._handler.in_flight)
         self._metrics.buffered_bytes.follow(lambda: self._buffers.held_bytes)
         self._exit = 0
 

@@ -41,7 +41,7 @@ def near_key(location: Location) -> str:
 def near_word(word: str, words: Sequence[str]) -> str:
     """The one of the words that was probably meant: case, dashes and small slips aside."""
     normal = {_normal(known): known for known in words}
-    near = difflib.get_close_matches(_normal(word), list(normal), 1, cutoff=0.7)
+    near = difflib.get_close_matches(_normal(word), list(normal), 1, cutoff=0.65)
     # `certificate` for `cert`: too different in length for the ratio, yet plainly meant.
     near = near or [known for known in normal if len(known) > 2 and _normal(word).startswith(known)]
     return normal[near[0]] if near else ""

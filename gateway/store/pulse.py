@@ -1,7 +1,7 @@
-"""Wakes whoever follows the events, in other processes, by NOTIFY: at most one per flush, and never on the request path.
+"""Wakes whoever follows the events by NOTIFY: at most one per flush, and never on the request path.
 
-A notification carries nothing and may be lost: readers ask the order of change for what is new, and look again by themselves
-after a while.
+A notification carries nothing and may be lost: readers ask the order of change for what is new, and look again by
+themselves after a while.
 """
 
 from __future__ import annotations
