@@ -1,5 +1,5 @@
-"""A proxy in front of Postgres that loses connections at a chosen statement: before it is sent, while it runs, or after it
-was carried out but before its answer came back. It can also swallow everything, or be gone.
+"""A proxy in front of Postgres that loses connections at a chosen statement: before it is sent, while it runs, or after
+it was carried out but before its answer came back. It can also swallow everything, or be gone.
 
 It reads the client's messages as far as it must: which SQL a prepared statement's name stands for. Plain text only.
 """

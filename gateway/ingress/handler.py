@@ -183,8 +183,9 @@ class Handler:
             )
         except PastTheLedger as past:
             return await self._pass(inbound, config, past.body or None)
+        # No word about origins either: who may read this answer is the upstream's to say.
         if isinstance(result, Streamed):
-            return await self._told(inbound, config, result)
+            return await self._stream(inbound, result, result.answer.headers)
         return result
 
     async def _astray(self, inbound: Inbound, config: Config, desk: Desk | None, decision: Confirm) -> Told:
@@ -224,13 +225,17 @@ class Handler:
         headers = list(answer.headers)  # racing callers share one answer
         config.cors.expose(inbound.raw_headers, headers)
         if isinstance(result, Streamed):
-            try:
-                await relay(inbound, result.chunks, answer.status, answer.reason, headers)
-            except BaseException:
-                result.abort()
-                raise
-            return answer.status
+            return await self._stream(inbound, result, headers)
         return Answer(answer.status, headers, answer.body, answer.reason, answer.close)
+
+    async def _stream(self, inbound: Inbound, streamed: Streamed, headers: list[Header]) -> int:
+        answer = streamed.answer
+        try:
+            await relay(inbound, streamed.chunks, answer.status, answer.reason, headers)
+        except BaseException:
+            streamed.abort()
+            raise
+        return answer.status
 
     def _forwarded(self, inbound: Inbound, config: Config, body_bytes: int | None) -> list[Header]:
         client = config.proxies.client(inbound.peer, inbound.secure, inbound.raw_headers)

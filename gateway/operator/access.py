@@ -14,6 +14,7 @@ from gateway.operator import refusals
 
 ROLES = frozenset({"audit", "compliance", "operations", "sync"})
 NOBODY: frozenset[str] = frozenset()
+OPERATORS = frozenset({"operations"})  # who may also do things: resolve, retry, pull
 READERS = ROLES - {"sync"}  # `sync` writes its own service's entries and reads nothing
 
 

@@ -13,10 +13,12 @@ from typing import Any, Protocol
 import orjson
 
 from gateway.operator import parameters, refusals
-from gateway.operator.access import NOBODY, READERS, ROLES
+from gateway.operator.access import NOBODY, OPERATORS, READERS, ROLES
+from gateway.protocol.deliveries import STATES
 from gateway.protocol.entries import OUTCOMES
 from gateway.protocol.messages import Answer
 from gateway.protocol.phases import Phase
+from gateway.store.delivery_lists import DeliveryLists
 from gateway.store.ledger import ACTORS, FILTERS, BadCursor, LedgerQueries, Page, Position
 
 LIMIT = 100
@@ -43,6 +45,7 @@ class Sources:
     readiness: Readiness
     metrics: MetricsSource
     feed: Callable[[], Feed]
+    deliveries: DeliveryLists
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +55,7 @@ class Call:
     query: str
     segments: Mapping[str, str]
     last_event_id: str | None = None
+    reader: str = ""  # the name of the token
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +92,11 @@ async def metrics(sources: Sources, call: Call) -> Answer:
 async def intent(sources: Sources, call: Call) -> Answer:
     """One intent, whole, by server correlation ID."""
     parameters.parse(call.query, takes=())
-    found = await sources.ledger.intent(parameters.path_server_id(call.segments["server_correlation_id"]))
+    server_id = parameters.path_server_id(call.segments["server_correlation_id"])
+    found = await sources.ledger.intent(server_id)
     if found is None:
         raise refusals.intent_unknown()
-    return _json(found)
+    return _json({**found, "deliveries": await sources.deliveries.of_intent(server_id)})
 
 
 async def intents(sources: Sources, call: Call) -> Answer:
@@ -128,6 +133,35 @@ async def in_doubt(sources: Sources, call: Call) -> Answer:
     return _items(await _page(sources.ledger.in_doubt(after=parameters.after(given), limit=limit)))
 
 
+async def deliveries(sources: Sources, call: Call) -> Answer:
+    """ACM-3: callbacks and hooks, in all states or one."""
+    given = parameters.parse(call.query, takes=("state", "after", "limit"))
+    state: Any = parameters.choice(given, "state", STATES)
+    limit = parameters.limit(given, default=LIMIT, most=LIMIT_MAX)
+    after = parameters.after(given)
+    return _items(await _page(sources.deliveries.deliveries(state=state, after=after, limit=limit)))
+
+
+async def callback_gap(sources: Sources, call: Call) -> Answer:
+    """The callback-gap taxonomy: callbacks that nobody has acknowledged."""
+    given = parameters.parse(call.query, takes=("after", "limit"))
+    limit = parameters.limit(given, default=LIMIT, most=LIMIT_MAX)
+    return _items(await _page(sources.deliveries.callback_gap(after=parameters.after(given), limit=limit)))
+
+
+async def retry_delivery(sources: Sources, call: Call) -> Answer:
+    """ACM-3: send a dead or waiting delivery again, now."""
+    parameters.parse(call.query, takes=())
+    delivery_id = parameters.path_server_id(call.segments["delivery_id"])
+    if await sources.deliveries.retry(delivery_id, by=call.reader):
+        found = await sources.deliveries.delivery(delivery_id)
+        if found is not None:
+            return _json(found)
+    if await sources.deliveries.delivery(delivery_id) is None:
+        raise refusals.delivery_unknown()
+    raise refusals.delivery_done()
+
+
 async def events(sources: Sources, call: Call) -> Answer:
     """LED-6: the head of a stream of server-sent events."""
     given = parameters.parse(call.query, takes=("after",))
@@ -159,6 +193,9 @@ ENDPOINTS = (
     Endpoint("/v1/intents", intents, roles=READERS),
     Endpoint("/v1/ledger/entries", ledger_entries, roles=READERS),
     Endpoint("/v1/in-doubt", in_doubt, roles=READERS),
+    Endpoint("/v1/deliveries", deliveries, roles=READERS),
+    Endpoint("/v1/deliveries/{delivery_id}/retry", retry_delivery, roles=OPERATORS, methods=("POST",)),
+    Endpoint("/v1/callback-gaps", callback_gap, roles=READERS),
     Endpoint("/v1/events", events, roles=READERS, methods=("GET",), stream=event_stream),
 )
 

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Iterable
+from dataclasses import replace
 from functools import partial
 from ssl import SSLContext
 
@@ -118,6 +119,7 @@ class OperatorListener:
             if not endpoint.open:
                 token = self._access.identify(request.headers.getall("Authorization", []))
                 require(token, endpoint.roles)
+                call = replace(call, reader=token.name)
             if request.body_exists:
                 raise refusals.body_not_expected()
             if endpoint.stream is not None and self._followers >= FOLLOWERS_MAX:

@@ -56,6 +56,16 @@ def role_not_allowed(roles: Collection[str]) -> Problem:
     )
 
 
+def delivery_unknown() -> Problem:
+    """ACM-3."""
+    return Problem("delivery-unknown", 404, "No such delivery", "No delivery has this ID. List them at /v1/deliveries.")
+
+
+def delivery_done() -> Problem:
+    """ACM-3: what was acknowledged is not sent again."""
+    return Problem("delivery-done", 409, "Already delivered", "This delivery was acknowledged and is not sent again.")
+
+
 def too_many_followers(limit: int) -> Problem:
     """LED-6: a stream holds connections for as long as it lasts."""
     return Problem(

@@ -9,7 +9,7 @@ from typing import Literal
 from uuid import UUID
 
 from gateway.protocol.identity import IntentKey
-from gateway.protocol.records import Callback, Sealed
+from gateway.protocol.records import Sealed
 
 Kind = Literal["callback", "compensation"]
 State = Literal["pending", "delivered", "dead"]
@@ -18,13 +18,6 @@ STATES: tuple[State, ...] = ("pending", "delivered", "dead")
 JITTER = 0.2  # of a pause: retries of one outage do not come back as one wave
 GONE = 410  # the receiver asks never to be called again
 LEASE_MARGIN_MS = 5_000  # beyond the time of an attempt, to record it before somebody else claims the delivery
-
-
-@dataclass(frozen=True, slots=True)
-class PromisedCallback(Callback):
-    """A callback with the key of its host, by which the dispatcher limits and rests hosts."""
-
-    host: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,6 +92,7 @@ class Callback:
     delivery_id: UUID
     url: Sealed
     lease_ms: int
+    host: int = 0  # a hash of the host it goes to
 
 
 @dataclass(slots=True)

@@ -10,6 +10,7 @@ from gateway.protocol.faults import StoreAway
 from gateway.runtime import assembly
 from gateway.runtime.crew import Crew
 from gateway.settings import Settings
+from gateway.store.delivery_lists import DeliveryLists
 from gateway.store.feed import Feed
 from gateway.store.ledger import LedgerQueries
 from gateway.store.lines import Line
@@ -26,11 +27,11 @@ class OperatorFront:
         self._crew = crew
         self._draining = draining
         self._ledger = LedgerQueries(store_url, buckets=settings.store.buckets)
+        self._deliveries = DeliveryLists(store_url, buckets=settings.store.buckets)
         self._pulse = Line(store_url, pinned=False)
         self._tls = assembly.tls_context(settings.operator.tls)
-        self._listener = OperatorListener(
-            Sources(self._ledger, self.readiness, self._metrics, lambda: Feed(store_url)), settings.tokens
-        )
+        sources = Sources(self._ledger, self.readiness, self._metrics, lambda: Feed(store_url), self._deliveries)
+        self._listener = OperatorListener(sources, settings.tokens)
         self.port = 0
 
     async def start(self) -> None:
@@ -43,6 +44,7 @@ class OperatorFront:
         """Stop listening and let go of the store."""
         await self._listener.stop()
         await self._ledger.close()
+        await self._deliveries.close()
         await self._pulse.close()
 
     def use(self, settings: Settings) -> None:

@@ -13,15 +13,19 @@ from pathlib import Path
 
 from gateway import __version__
 from gateway.background.expirer import Expirer
+from gateway.background.hooks import Hooks
 from gateway.background.loop import every
 from gateway.background.rescuer import Rescuer
 from gateway.background.retention import Retainer
-from gateway.runtime import availability
+from gateway.runtime import assembly, availability
 from gateway.runtime.crew import Crew, Launch
 from gateway.runtime.front import OperatorFront
+from gateway.runtime.post import Post
 from gateway.runtime.tasks import Tasks
 from gateway.settings import Overrides, Settings, SettingsError, changes_needing_restart, load
+from gateway.store.hooks import HookStore
 from gateway.store.lines import Line
+from gateway.store.opening import open_store
 from gateway.store.sweeps import Retention, Sweeps
 from gateway.telemetry.metrics import Metrics
 from gateway.vault import local_keys
@@ -29,6 +33,7 @@ from gateway.vault import local_keys
 log = logging.getLogger(__name__)
 
 EXPIRE_EVERY_S = 0.5  # states are right without it; this bounds how long payloads of the expired are kept
+DISPATCH_EVERY_S = 0.5  # how late a due delivery may be
 RETAIN_EVERY_S = 30.0
 
 
@@ -55,6 +60,7 @@ class Supervisor:
         self._tasks = Tasks()
         self._changed = asyncio.Event()
         self._stop = asyncio.Event()
+        self._reloaded = asyncio.Event()
         self._draining = False
         self._crew: Crew | None = None
         self._front: OperatorFront | None = None
@@ -143,6 +149,35 @@ class Supervisor:
         self._tasks.spawn(every(EXPIRE_EVERY_S, "expirer", expirer.run_once), "expirer")
         self._tasks.spawn(every(recovery.interval_ms / 1000, "rescuer", rescuer.run_once), "rescuer")
         self._tasks.spawn(every(RETAIN_EVERY_S, "retention", retainer.run_once), "retention")
+        await self._dispatch(store_url, owner_url)
+
+    async def _dispatch(self, store_url: str, owner_url: str) -> None:
+        """Callbacks and hooks, from this process on."""
+        opened = await open_store(
+            store_url,
+            owner_url,
+            service=self._settings.service.name,
+            buckets=self._settings.store.buckets,
+            keys=assembly.sealing_keys(self._settings),
+        )
+        hook_store = HookStore(store_url)
+        self._lines.append(hook_store.line)
+        while True:
+            settings = self._settings
+            self._reloaded.clear()
+            post = Post(settings, opened, store_url)
+            hooks = Hooks(hook_store, post.hooks())
+            loops = [
+                self._tasks.spawn(every(DISPATCH_EVERY_S, "dispatcher", post.dispatcher().run_once), "dispatcher"),
+                self._tasks.spawn(every(DISPATCH_EVERY_S, "hooks", hooks.run_once), "hooks"),
+            ]
+            try:
+                await self._reloaded.wait()
+            finally:
+                for loop in loops:
+                    loop.cancel()
+                await asyncio.gather(*loops, return_exceptions=True)
+                await post.close()
 
     async def _reload(self) -> None:
         """OPS-1: take over a changed configuration, or keep the old one and say what is wrong with the new."""
@@ -167,6 +202,7 @@ class Supervisor:
             self._settings = fixed
             assert self._front is not None
             self._front.use(fixed)
+            self._reloaded.set()
             for warning in fixed.warnings:
                 log.warning("configuration", extra={"warning": str(warning)})
             log.info("configuration reloaded")

@@ -26,9 +26,11 @@ from gateway.protocol.faults import StoreAway
 from gateway.runtime import assembly
 from gateway.runtime.channel import Channel
 from gateway.runtime.observer import WorkerObserver
+from gateway.runtime.post import Post
 from gateway.runtime.tasks import Tasks
 from gateway.settings import Settings
 from gateway.store.direct import DirectStore
+from gateway.store.hooks import begin_hooks
 from gateway.store.intents import IntentStore
 from gateway.store.leases import Lease
 from gateway.store.lines import Line
@@ -70,6 +72,7 @@ class Worker:
         self._queue: QueueStore | None = None
         self._pulse: Pulse | None = None
         self._runner: QueueRunner | None = None
+        self._post: Post | None = None
         self._confirmations: Confirmations | None = None
         self._handler = Handler(assembly.config_of(settings, self._upstream, None, b""), None, self._observer)
         self._buffers = BufferBudget(settings.limits.buffered_bytes)
@@ -141,6 +144,8 @@ class Worker:
             self._directs = DirectStore(self._store)
             self._pulse = Pulse(self._store_url, self._loops.spawn)
             self._queue = QueueStore(self._store_url, buckets=settings.store.buckets)
+        if any(route.compensation for route in settings.routes):
+            await begin_hooks(self._store_url)  # before the first request, so that nothing happens unheard
         self._opened = opened
         self._use(settings)
         self._observer.store_is_up()
@@ -162,9 +167,11 @@ class Worker:
     def _use(self, settings: Settings) -> None:
         """Serve new requests with these settings."""
         self._settings = settings
+        retired = self._post
         desk = None
         pepper = b""
         if self._opened is not None:
+            self._post = Post(settings, self._opened, self._store_url)
             assert self._store is not None
             assert self._directs is not None
             assert self._lease is not None
@@ -173,7 +180,7 @@ class Worker:
                 self._opened,
                 self._store,
                 self._directs,
-                None,
+                self._post.courier(self._tasks.spawn),
                 self._upstream,
                 self._lease,
                 self._tasks.spawn,
@@ -189,6 +196,8 @@ class Worker:
                 self._runner.under(desk)
                 self._confirmations.under(desk)
         self._handler.use(assembly.config_of(settings, self._upstream, desk, pepper), self._confirmations)
+        if retired is not None:
+            self._loops.spawn(_close_later(retired, settings.callbacks.timeout_ms / 1000), "close the old post office")
 
     # --- the supervisor's word
 
@@ -243,14 +252,17 @@ class Worker:
             await self._queue.line.close()
         if self._pulse is not None:
             await self._pulse.line.close()
+        if self._post is not None:
+            await self._post.close()
         await self._upstream.close()
         self._channel.send("drained")
         self._channel.close()
 
 
-async def _close_later(upstream: Upstream, after_s: float) -> None:
+async def _close_later(retired: Upstream | Post, after_s: float) -> None:
+    """What a reload replaced, once what is in flight through it has ended."""
     await asyncio.sleep(after_s)
-    await upstream.close()
+    await retired.close()
 
 
 async def _serve(descriptor: int) -> int:

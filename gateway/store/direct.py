@@ -74,5 +74,6 @@ class DirectStore:
             [c.delivery_id if c else None for c in callbacks],
             [c.url.blob if c else None for c in callbacks],
             [c.lease_ms if c else None for c in callbacks],
+            [c.host if c else None for c in callbacks],
             self._store.service,
         )

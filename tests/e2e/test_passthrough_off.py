@@ -11,7 +11,7 @@ from aiohttp import ClientConnectionError
 
 from tests.e2e.conftest import MakeGateway
 from tests.e2e.fidelity import Row, ask, assert_passed_on, sent, told
-from tests.e2e.harness import Gateway, eventually, free_port
+from tests.e2e.harness import eventually, free_port
 from tests.e2e.wire import Place, exchange, serving
 from tests.upstream.fake import FakeUpstream
 
@@ -103,7 +103,7 @@ async def test_an_upstream_that_is_not_there_is_a_problem(make_gateway: MakeGate
 async def test_with_the_store_away_everything_else_still_passes(
     upstream: FakeUpstream, make_gateway: MakeGateway
 ) -> None:
-    """OPT-2, P1-3: only a request that is 2PHP's has to wait for the store; correlation IDs alone do not make it that."""
+    """OPT-2, P1-3: only what is 2PHP's has to wait for the store; correlation IDs alone do not make it that."""
     gateway = await make_gateway(start=False)
     gateway.store_url = f"postgresql://nobody@127.0.0.1:{free_port()}/none"
     await gateway.start(wait_ready=False)
@@ -122,13 +122,3 @@ async def test_with_the_store_away_everything_else_still_passes(
         answer = await exchange(gateway.port, post(target, ENABLED, *ids, CALLER))
         assert (answer.status, answer.problem) == (503, "store-unavailable")
     assert {seen.line.split()[1] for seen in upstream.requests} == {b"/plain", b"/plain/confirm"}
-
-
-async def test_the_ids_of_an_intent_are_refused_where_nothing_is_routed(
-    gateway: Gateway, upstream: FakeUpstream
-) -> None:
-    """P2-1: they would confirm nothing there, and their caller should know."""
-    registered = await gateway.register("c-1")
-    answer = await gateway.confirm("c-1", registered.server_id, path="/plain/confirm")
-    assert (answer.status, answer.problem, answer.json["confirm"]) == (400, "confirm-mismatch", "/orders/confirm")
-    assert upstream.requests == []

@@ -15,6 +15,8 @@ from gateway.store.ledger import LedgerQueries
 from tests.operator.book import Book
 from tests.operator.console import Console
 
+NOWHERE = "postgresql://nobody@127.0.0.1:1/nowhere"
+
 
 def pytest_asyncio_loop_factories(
     config: pytest.Config, item: pytest.Item
@@ -42,9 +44,9 @@ async def ledger(fresh_database: str) -> AsyncIterator[LedgerQueries]:
 
 
 @pytest.fixture
-async def console(ledger: LedgerQueries) -> AsyncIterator[Console]:
+async def console(ledger: LedgerQueries, fresh_database: str) -> AsyncIterator[Console]:
     """The listener with a token per role, and a client that holds the operations token."""
-    console = await Console.open(ledger)
+    console = await Console.open(ledger, fresh_database)
     yield console
     await console.close()
 
@@ -52,8 +54,8 @@ async def console(ledger: LedgerQueries) -> AsyncIterator[Console]:
 @pytest.fixture
 async def storeless() -> AsyncIterator[Console]:
     """A listener whose store cannot be reached."""
-    ledger = LedgerQueries("postgresql://nobody@127.0.0.1:1/nowhere", buckets=1)
-    console = await Console.open(ledger)
+    ledger = LedgerQueries(NOWHERE, buckets=1)
+    console = await Console.open(ledger, NOWHERE)
     yield console
     await console.close()
     await ledger.close()

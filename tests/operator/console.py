@@ -12,6 +12,7 @@ from typing import Any
 from aiohttp import ClientSession
 
 from gateway.operator import OperatorListener, Sources
+from gateway.store.delivery_lists import DeliveryLists
 from gateway.store.ledger import LedgerQueries
 
 PATIENCE_S = 20  # only a failing test waits this long
@@ -79,6 +80,7 @@ class Console:
 
     listener: OperatorListener
     session: ClientSession
+    deliveries: DeliveryLists
     port: int = 0
     ready: tuple[bool, list[str]] = (True, [])
     metrics: bytes = b"twophp_up 1\n"
@@ -86,7 +88,7 @@ class Console:
     writers: list[asyncio.StreamWriter] = field(default_factory=list)
 
     @classmethod
-    async def open(cls, ledger: LedgerQueries) -> Console:
+    async def open(cls, ledger: LedgerQueries, url: str) -> Console:
         async def readiness() -> tuple[bool, list[str]]:
             return console.ready
 
@@ -95,8 +97,10 @@ class Console:
                 raise console.failure
             return console.metrics, "text/plain; version=0.0.4; charset=utf-8"
 
-        listener = OperatorListener(Sources(ledger, readiness, metrics, NoFeed), [configured(role) for role in ROLES])
-        console = cls(listener, ClientSession())
+        deliveries = DeliveryLists(url, buckets=1)
+        sources = Sources(ledger, readiness, metrics, NoFeed, deliveries)
+        listener = OperatorListener(sources, [configured(role) for role in ROLES])
+        console = cls(listener, ClientSession(), deliveries)
         console.port = await listener.start("127.0.0.1", 0)
         return console
 
@@ -105,6 +109,7 @@ class Console:
         for writer in self.writers:
             writer.close()
         await self.listener.stop()
+        await self.deliveries.close()
 
     async def ask(
         self,

@@ -8,17 +8,17 @@ from uuid import uuid4
 import pytest
 
 from gateway.operator import endpoints
-from gateway.operator.access import READERS
 from gateway.operator.endpoints import ENDPOINTS, Endpoint
 from gateway.store.ledger import LedgerQueries
+from tests.operator.conftest import NOWHERE
 from tests.operator.console import ROLES, Console, configured, secret_of
 
-GUARDED = [endpoint.path for endpoint in ENDPOINTS if not endpoint.open]
+GUARDED = [(endpoint.path, endpoint.methods[0], endpoint.roles) for endpoint in ENDPOINTS if not endpoint.open]
 
 
 def asked(path: str) -> str:
     """A request that an endpoint can answer."""
-    path = path.replace("{server_correlation_id}", str(uuid4()))
+    path = path.replace("{server_correlation_id}", str(uuid4())).replace("{delivery_id}", str(uuid4()))
     return path + "?client_correlation_id=x" if path == "/v1/intents" else path
 
 
@@ -32,6 +32,9 @@ def test_the_table_says_who_may_ask_what() -> None:
         "/v1/intents": {"audit", "compliance", "operations"},
         "/v1/ledger/entries": {"audit", "compliance", "operations"},
         "/v1/in-doubt": {"audit", "compliance", "operations"},
+        "/v1/deliveries": {"audit", "compliance", "operations"},
+        "/v1/deliveries/{delivery_id}/retry": {"operations"},
+        "/v1/callback-gaps": {"audit", "compliance", "operations"},
         "/v1/events": {"audit", "compliance", "operations"},
     }
 
@@ -39,18 +42,18 @@ def test_the_table_says_who_may_ask_what() -> None:
 @pytest.mark.parametrize("role", ROLES)
 async def test_each_role_gets_exactly_what_the_table_grants(console: Console, role: str) -> None:
     """SEC-5: role × endpoint."""
-    for path in GUARDED:
-        reply = await console.ask(asked(path), role=role)
-        if role in READERS:
+    for path, method, roles in GUARDED:
+        reply = await console.ask(asked(path), role=role, method=method)
+        if role in roles:
             assert reply.status == (404 if "{" in path else 200), path
         else:
             assert (reply.status, reply.problem) == (403, "role-not-allowed"), path
 
 
-@pytest.mark.parametrize("path", GUARDED)
-async def test_without_a_token_nothing_is_told(storeless: Console, path: str) -> None:
+@pytest.mark.parametrize(("path", "method", "roles"), GUARDED)
+async def test_without_a_token_nothing_is_told(storeless: Console, path: str, method: str, roles: object) -> None:
     """SEC-5."""
-    reply = await storeless.ask(asked(path), role=None)
+    reply = await storeless.ask(asked(path), role=None, method=method)
     assert reply.status == 401
     assert reply.problem == "token-missing"
     assert reply.headers["www-authenticate"] == 'Bearer realm="twophp"'
@@ -95,8 +98,8 @@ async def test_two_tokens_in_one_request_are_refused(storeless: Console) -> None
 async def test_a_gateway_without_tokens_denies_everything_and_says_so(storeless: Console) -> None:
     """SEC-5: deny by default."""
     storeless.listener.replace_tokens([])
-    for path in GUARDED:
-        reply = await storeless.ask(asked(path))
+    for path, _, _ in GUARDED:
+        reply = await storeless.ask(asked(path), method=method)
         assert (reply.status, reply.problem) == (401, "tokens-not-configured")
         assert "tokens" in reply.json["detail"]
 
@@ -107,7 +110,7 @@ async def test_an_endpoint_that_names_nobody_is_closed_to_every_role(
     """SEC-5: deny by default, also for what is added later."""
     forgotten = Endpoint("/v1/forgotten", endpoints.healthz)
     monkeypatch.setattr("gateway.operator.listener.ENDPOINTS", (*ENDPOINTS, forgotten))
-    console = await Console.open(ledger)
+    console = await Console.open(ledger, NOWHERE)
     try:
         assert (await console.ask("/v1/forgotten", role=None)).status == 401
         for role in ROLES:

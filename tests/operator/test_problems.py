@@ -12,6 +12,7 @@ import pytest
 
 from gateway.store.ledger import LINES, LedgerQueries, Moment, Position
 from tests.operator.book import Book
+from tests.operator.conftest import NOWHERE
 from tests.operator.console import PATIENCE_S, Console, secret_of, until
 
 TERMINATE_BLOCKED = """
@@ -204,7 +205,7 @@ async def test_a_client_that_never_finishes_its_head_is_cut_off(
 ) -> None:
     """RELIABILITY fact 3: half a head does not stay."""
     monkeypatch.setattr("gateway.operator.listener.HEAD_TIMEOUT_S", 0.2)
-    console = await Console.open(ledger)
+    console = await Console.open(ledger, NOWHERE)
     try:
         reader, writer = await console.connect()
         writer.write(b"GET /healthz HTTP/1.1\r\nHo")

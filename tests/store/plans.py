@@ -24,9 +24,10 @@ LASTING = ("intents", "attempts", "responses", "events", "holders")
 FILL = {
     "intents": """
     INSERT INTO intents (
-        bucket, logical_key, server_correlation_id, client_correlation_id, replay_key, caller, source, method, path, route,
-        execution, replay_policy, parent_reference_id, payload_sha256, payload_bytes, ttl_ms, grace_ms, horizon_ms,
-        phase_1_timestamp, ponr_deadline, keep_until, phase, came_from, phase_2_timestamp, fence, attempt_id, settled_at)
+        bucket, logical_key, server_correlation_id, client_correlation_id, replay_key, caller, source, method, path,
+        route, execution, replay_policy, parent_reference_id, payload_sha256, payload_bytes, ttl_ms, grace_ms,
+        horizon_ms, phase_1_timestamp, ponr_deadline, keep_until, phase, came_from, phase_2_timestamp, fence,
+        attempt_id, settled_at)
     SELECT 0, decode(md5(n::text), 'hex'), gen_random_uuid(), n::text, 'r', 'c', 'orders', 'POST', '/orders', '/orders',
         'sync', 'REJECT', n::text, 'h', 1, 1, 1, 1,
         now(), now() + n * interval '1 second', now() + n * interval '1 second', p.phase, p.came_from,
@@ -48,7 +49,8 @@ FILL = {
         CASE phase WHEN 'COMMITTED' THEN now() END
     FROM intents WHERE fence > 0""",
     "responses": """
-    INSERT INTO responses SELECT 0, logical_key, 200, 1, 'h', true, 1, 'sealed' FROM intents WHERE phase = 'COMMITTED'""",
+    INSERT INTO responses
+    SELECT 0, logical_key, 200, 1, 'h', true, 1, 'sealed' FROM intents WHERE phase = 'COMMITTED'""",
     "in_doubt": "INSERT INTO in_doubt SELECT 0, logical_key, now(), 'why' FROM intents WHERE phase = 'PROCESSING'",
     "events": "INSERT INTO events (bucket, logical_key, code) SELECT 0, logical_key, 'PONR' FROM intents",
     "deliveries": """
@@ -127,7 +129,7 @@ def without_bucket(plan: dict[str, Any]) -> list[str]:
     """Accesses to a per-intent table that do not name its bucket."""
     found = []
     table = plan.get("Relation Name")
-    if table in LASTING + PASSING and table not in SMALL and plan["Node Type"] != "ModifyTable":
-        if not re.search(r"\bbucket = \$1\b", plan.get("Index Cond", "")):
-            found.append(f"{plan['Node Type']} on {table}")
+    per_intent = table in LASTING + PASSING and table not in SMALL and plan["Node Type"] != "ModifyTable"
+    if per_intent and not re.search(r"\bbucket = \$1", plan.get("Index Cond", "")):
+        found.append(f"{plan['Node Type']} on {table}")
     return found + [access for below in plan.get("Plans", ()) for access in without_bucket(below)]

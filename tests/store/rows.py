@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
@@ -16,12 +16,15 @@ from gateway.protocol.identity import IntentKey, logical_key, new_attempt_id, ne
 from gateway.protocol.phases import Phase
 from gateway.protocol.records import Claim, Claimed, Doubt, NewIntent, Registered, Sealed, Settlement, StoredResponse
 from gateway.store.intents import IntentStore
+from gateway.store.lines import Line
 
 SERVICE = "orders"
 ALICE, BOB = b"a" * 32, b"b" * 32
 PATH = b"/orders"
 AN_HOUR_MS = 3_600_000
 HOLDER = UUID(int=1)
+
+PATIENCE_S = 30.0
 
 Flushes = list[tuple[str, int]]
 
@@ -96,6 +99,24 @@ async def opened(url: str, *, buckets: int = 1) -> AsyncIterator[IntentStore]:
         await store.close()
 
 
+async def eventually(condition: Callable[[], Awaitable[bool]]) -> None:
+    """Poll for what another process does."""
+    deadline = asyncio.get_running_loop().time() + PATIENCE_S
+    while not await condition():
+        assert asyncio.get_running_loop().time() < deadline
+        await asyncio.sleep(0.005)
+
+
+async def until_closed(line: Line) -> None:
+    """Wait until a line's connection has noticed that it was cut."""
+
+    async def closed() -> bool:
+        assert line._connection is not None
+        return line._connection.is_closed()
+
+    await eventually(closed)
+
+
 class Superuser:
     """Looks at the tables, and turns back the clock of rows."""
 
@@ -121,17 +142,20 @@ class Superuser:
 
     async def until_blocked(self, count: int = 1) -> None:
         """Wait until so many statements wait for a lock."""
-        async with asyncio.timeout(30):
-            while await self.value("SELECT count(*) FROM pg_locks WHERE NOT granted") < count:
-                await asyncio.sleep(0.01)
+
+        async def blocked() -> bool:
+            return bool(await self.value("SELECT count(*) >= $1 FROM pg_locks WHERE NOT granted", count))
+
+        await eventually(blocked)
 
     async def age(self, key: IntentKey, by_ms: int) -> None:
         """Let so much time pass for one intent: everything about it is that much longer ago."""
         span = f"interval '{by_ms} milliseconds'"
         await self.connection.execute(
-            f"UPDATE intents SET phase_1_timestamp = phase_1_timestamp - {span}, ponr_deadline = ponr_deadline - {span},"
-            f" keep_until = keep_until - {span}, phase_2_timestamp = phase_2_timestamp - {span},"
-            f" settled_at = settled_at - {span} WHERE logical_key = $1",
+            f"UPDATE intents SET phase_1_timestamp = phase_1_timestamp - {span},"
+            f" ponr_deadline = ponr_deadline - {span}, keep_until = keep_until - {span},"
+            f" phase_2_timestamp = phase_2_timestamp - {span}, settled_at = settled_at - {span}"
+            " WHERE logical_key = $1",
             key.logical,
         )
         await self.connection.execute(

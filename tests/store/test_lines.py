@@ -12,7 +12,7 @@ from gateway.protocol.faults import StoreAway, StoreLost
 from gateway.store import lines
 from gateway.store.lines import Line
 from tests.faults import FaultProxy, exactly
-from tests.store.rows import Superuser
+from tests.store.rows import Superuser, eventually, until_closed
 
 ONE = "SELECT 1 AS one"
 
@@ -28,9 +28,7 @@ async def test_a_line_that_was_cut_while_idle_reconnects_unnoticed(line: Line, p
     """REC-7: nothing was asked for, so nothing is lost."""
     await line.fetch(ONE)
     proxy.cut_all()
-    async with asyncio.timeout(10):
-        while not line._connection.is_closed():  # type: ignore[union-attr]
-            await asyncio.sleep(0)
+    await until_closed(line)
     assert (await line.fetch(ONE))[0]["one"] == 1
     assert proxy.connections == 2
 
@@ -47,18 +45,24 @@ async def test_a_cut_statement_is_lost_and_the_next_one_reconnects(line: Line, p
     assert (await line.fetch(ONE))[0]["one"] == 1
 
 
+async def end(superuser: Superuser, line: Line, how: str) -> asyncio.Task[object]:
+    """A statement on this line that the server ends while it runs."""
+    pid = (await line.fetch("SELECT pg_backend_pid() AS pid"))[0]["pid"]
+    running: asyncio.Task[object] = asyncio.create_task(line.fetch("SELECT pg_sleep(60)"))
+
+    async def ended() -> bool:
+        sql = f"SELECT {how}(pid) FROM pg_stat_activity WHERE pid = $1 AND wait_event = 'PgSleep'"
+        return bool(await superuser.value(sql, pid))
+
+    await eventually(ended)
+    return running
+
+
 async def test_a_server_that_ends_a_session_has_lost_its_statement(fresh_database: str, superuser: Superuser) -> None:
     """REC-7: 57P01 while it runs may come before or after the commit."""
     line = Line(fresh_database)
-    running = asyncio.create_task(line.fetch("SELECT pg_sleep(60)"))
-    terminate = (
-        "SELECT count(*) FROM (SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query ~ 'sleep[(]') x"
-    )
-    async with asyncio.timeout(30):
-        while not await superuser.value(terminate):
-            await asyncio.sleep(0.01)
     with pytest.raises(StoreLost):
-        await running
+        await (await end(superuser, line, "pg_terminate_backend"))
     assert (await line.fetch(ONE))[0]["one"] == 1
     await line.close()
 
@@ -68,13 +72,8 @@ async def test_a_statement_cancelled_by_the_server_was_not_carried_out(
 ) -> None:
     """P1-3: 57014 is a refusal: StoreAway, and certainly nothing done."""
     line = Line(fresh_database)
-    running = asyncio.create_task(line.fetch("SELECT pg_sleep(60)"))
-    cancel = "SELECT count(*) FROM (SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE query ~ 'sleep[(]') x"
-    async with asyncio.timeout(30):
-        while not await superuser.value(cancel):
-            await asyncio.sleep(0.01)
     with pytest.raises(StoreAway) as refused:
-        await running
+        await (await end(superuser, line, "pg_cancel_backend"))
     assert not isinstance(refused.value, StoreLost)
     await line.close()
 

@@ -18,7 +18,16 @@ from gateway.store.leases import Lease
 from gateway.store.lines import Line
 from gateway.store.sweeps import Rescued, Retention, Sweeps
 from tests.faults import FaultProxy, exactly
-from tests.store.rows import Superuser, claim_of, claimed_intent, doubt_of, new_intent, random_ids, settlement_of
+from tests.store.rows import (
+    Superuser,
+    claim_of,
+    claimed_intent,
+    doubt_of,
+    new_intent,
+    random_ids,
+    settlement_of,
+    until_closed,
+)
 
 LEASE_MS = 60_000  # none runs out by itself while a test runs; tests turn the clock of its row
 
@@ -289,9 +298,7 @@ async def test_nobody_rescues_within_one_lease_of_a_reconnect(
         await proxy.listen()
     else:
         proxy.cut_all()
-        async with asyncio.timeout(10):
-            while not rescuer.line._connection.is_closed():  # type: ignore[union-attr]
-                await asyncio.sleep(0)
+        await until_closed(rescuer.line)
     await lease.hand_back()
     assert await rescuer.rescue() == Rescued()
     assert await superuser.count("in_doubt") == 0

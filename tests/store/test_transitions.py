@@ -39,8 +39,8 @@ async def move(superuser: Superuser, target: Phase, *, came_from: str = "phase")
     executed = target in (Phase.PROCESSING, Phase.COMMITTED, Phase.FAILED)
     settled = target in (Phase.COMMITTED, Phase.FAILED, Phase.ABANDONED)
     await superuser.connection.execute(
-        f"UPDATE intents SET came_from = {came_from}, phase = $1::text::phase, {EXECUTED if executed else NOT_EXECUTED},"
-        f" settled_at = {'now()' if settled else 'NULL'}",
+        f"UPDATE intents SET came_from = {came_from}, phase = $1::text::phase,"
+        f" {EXECUTED if executed else NOT_EXECUTED}, settled_at = {'now()' if settled else 'NULL'}",
         target.value,
     )
 

@@ -6,11 +6,12 @@ WITH input AS (
     SELECT * FROM unnest(
         $2::bytea[], $3::uuid[], $4::text[], $5::bytea[], $6::bytea[], $7::text[], $8::bytea[], $9::bytea[], $10::text[],
         $11::text[], $12::text[], $13::bytea[], $14::bigint[], $15::bigint[], $16::bigint[], $17::bigint[],
-        $18::bytea[], $19::smallint[], $20::uuid[], $21::uuid[], $22::uuid[], $23::bytea[], $24::bigint[]
+        $18::bytea[], $19::smallint[], $20::uuid[], $21::uuid[], $22::uuid[], $23::bytea[], $24::bigint[], $25::bigint[]
     ) AS t (
         logical_key, server_correlation_id, client_correlation_id, replay_key, caller, method, path, query, route,
         replay_policy, transaction_reference, payload_sha256, payload_bytes, ttl_ms, grace_ms, horizon_ms,
-        sealed, sealed_with, attempt_id, holder, delivery_id, delivery_sealed, delivery_lease_ms)
+        sealed, sealed_with, attempt_id, holder, delivery_id, delivery_sealed, delivery_lease_ms,
+        delivery_host)
 ), begun AS (
     INSERT INTO intents (
         bucket, logical_key, server_correlation_id, client_correlation_id, replay_key, caller, source, method, path, query,
@@ -18,7 +19,7 @@ WITH input AS (
         ttl_ms, grace_ms, horizon_ms, phase_1_timestamp, ponr_deadline, keep_until,
         phase, came_from, phase_2_timestamp, fence, attempt_id)
     SELECT
-        $1, t.logical_key, t.server_correlation_id, t.client_correlation_id, t.replay_key, t.caller, $25, t.method, t.path, t.query,
+        $1, t.logical_key, t.server_correlation_id, t.client_correlation_id, t.replay_key, t.caller, $26, t.method, t.path, t.query,
         t.route, 'sync', t.replay_policy, t.client_correlation_id, t.transaction_reference, t.payload_sha256, t.payload_bytes,
         t.ttl_ms, t.grace_ms, t.horizon_ms, now(), now() + t.ttl_ms * interval '1 millisecond',
         now() + (t.ttl_ms + t.horizon_ms) * interval '1 millisecond',
@@ -39,8 +40,8 @@ WITH input AS (
     FROM input t
     WHERE t.logical_key = ANY ((SELECT keys FROM won)::bytea[])
 ), promised AS (
-    INSERT INTO deliveries (bucket, logical_key, id, kind, event, next_at, sealed_with, sealed)
-    SELECT $1, t.logical_key, t.delivery_id, 'callback', 'PROCESSING',
+    INSERT INTO deliveries (bucket, logical_key, id, kind, event, host, next_at, sealed_with, sealed)
+    SELECT $1, t.logical_key, t.delivery_id, 'callback', 'PROCESSING', t.delivery_host,
         now() + t.delivery_lease_ms * interval '1 millisecond', t.sealed_with, t.delivery_sealed
     FROM input t
     WHERE t.delivery_id IS NOT NULL AND t.logical_key = ANY ((SELECT keys FROM won)::bytea[])

@@ -11,6 +11,8 @@ from pathlib import Path
 
 from aiohttp import BasicAuth, web
 
+from tests.e2e.wire import Message
+
 USER, PASSWORD = "me", "secret"
 
 # Nothing of the machine's own configuration, and nothing that differs between two runs.
@@ -32,6 +34,22 @@ ENVIRONMENT = {
     "GIT_CONFIG_KEY_2": "gc.auto",
     "GIT_CONFIG_VALUE_2": "0",
 }
+
+
+def pack_of(message: Message) -> bytes:
+    """What the server of a fetch says: its pack comes in packets whose sizes are those of its reads from a pipe."""
+    if message.header(b"content-type") != b"application/x-git-upload-pack-result":
+        return message.body
+    said, pack, at = b"", b"", 0
+    while at < len(message.body):
+        size = max(int(message.body[at : at + 4], 16), 4)  # less: a delimiter
+        packet = message.body[at : at + size]
+        if packet[4:5] == b"\x01":
+            pack += packet[5:]
+        else:
+            said += packet
+        at += size
+    return said + pack
 
 
 class GitServer:

@@ -17,8 +17,10 @@ HEAD_BYTES_MAX = 1 << 20
 
 
 def lines_of(head: bytes) -> list[bytes]:
-    """The lines of a head as they were on the wire."""
-    return head.removesuffix(b"\r\n\r\n").split(b"\r\n")
+    """The lines of a head as they were on the wire, but for white space around values."""
+    line, *fields = head.removesuffix(b"\r\n\r\n").split(b"\r\n")
+    parts = (field.partition(b":") for field in fields)
+    return [line, *(name + b": " + value.strip(b" \t") for name, _, value in parts)]
 
 
 @dataclass
@@ -140,6 +142,6 @@ async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, r
         record.feed_eof()
         if not writer.transport.is_closing():
             writer.write_eof()
-    except ConnectionError:
+    except OSError:  # a reset, or nobody there any more
         record.feed_eof()
         writer.transport.abort()

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import hashlib
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -14,9 +14,11 @@ from typing import Any, Protocol
 import asyncpg
 
 from tests.e2e.corpus.comparison import (
+    Content,
     assert_same_answer,
     assert_same_course,
     assert_same_request,
+    body_of,
     is_mutation,
     pairs,
 )
@@ -29,7 +31,13 @@ ROUTES = [
     {"path": "/hidden/**", "mode": "transparent", "reveal_id": False},
     {"path": "/**", "mode": "transparent", "oversize": "stream"},
 ]
+ORIGIN = "http://app.test"  # may use 2PHP from a browser: that changes nothing for who does not
 IN_DOUBT_STATUSES = (502, 504)
+RECORDED = """
+    SELECT i.method, i.path, i.query, i.phase::text, i.payload_sha256, d.reason, r.status, r.body_bytes, r.body_sha256
+    FROM intents i LEFT JOIN responses r USING (bucket, logical_key) LEFT JOIN in_doubt d USING (bucket, logical_key)
+    WHERE i.server_correlation_id = $1
+"""
 
 Client = Callable[[str], Awaitable[Any]]
 
@@ -52,6 +60,10 @@ class Run:
     back: list[Exchange]
     result: Any
 
+    @property
+    def methods(self) -> set[str]:
+        return {exchange.request.method for exchange in self.front}
+
 
 @dataclass
 class World:
@@ -67,18 +79,15 @@ class World:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.front.port}"
 
-    async def same(self, client: Client, *, varying: Iterable[bytes] = (), interim: bool = True) -> Run:
+    async def same(self, client: Client, *, varying: Sequence[bytes] = (), content: Content = body_of) -> Run:
         """Run a client with the upstream itself and through the gateway: nobody may notice (TRN-2).
 
-        `varying` are patterns of what differs between any two runs. `interim` is False where the upstream refuses an
-        upload at its head: the gateway has asked for the body by then.
+        `varying` are patterns of what differs between any two runs, `content` tells what bodies say that do so. Within
+        the run through the gateway, what goes in and what comes out is compared as it is.
         """
         before = await self._intents()
-        direct = await self._run(client, self.back.port)
-        through = await self._run(client, self.gateway.port)
-        assert through.result == direct.result
-        assert direct.front, "the client made no request"
-        assert_same_course(direct.front, through.front, list(varying), interim=interim)
+        direct, through = await self.twice(client)
+        assert_same_course(direct.front, through.front, varying, content=content)
         for sent, seen in pairs(through.front, through.back):
             assert_same_request(sent, seen)
             revealed = is_mutation(sent) and not sent.request.target.startswith(HIDDEN)
@@ -88,6 +97,14 @@ class World:
         for exchange in mutations:
             await self._assert_recorded(exchange)
         return through
+
+    async def twice(self, client: Client) -> tuple[Run, Run]:
+        """Two runs that came to the same result: directly, and through the gateway."""
+        direct = await self._run(client, self.back.port)
+        through = await self._run(client, self.gateway.port)
+        assert through.result == direct.result
+        assert direct.front, "the client made no request"
+        return direct, through
 
     async def _run(self, client: Client, port: int) -> Run:
         self.upstream.reset()
@@ -102,24 +119,31 @@ class World:
     async def _assert_recorded(self, exchange: Exchange) -> None:
         """TRN-2, RPL-6: the ledger has the request, its outcome, and the answer that was given."""
         request, answer = exchange.request, exchange.whole
-        server_id = request.header(b"dtt-2php-server-correlation-id")
-        assert server_id is not None
-        intent = await eventually(lambda: self._recorded_whole(server_id.decode()))
-        assert intent["payload_sha256"] == hashlib.sha256(request.body).hexdigest(), exchange.line
+        row = await eventually(lambda: self._recorded_whole(exchange))
+        path, mark, query = request.target.partition(b"?")
+        assert (row["method"], row["path"]) == (request.method, path)
+        assert row["query"] == (query if mark else None)
+        assert row["payload_sha256"] == hashlib.sha256(request.body).digest(), exchange.line
         if answer.status in IN_DOUBT_STATUSES:
-            assert (intent["phase"], intent["in_doubt"] is not None) == ("PROCESSING", True), exchange.line
+            assert (row["phase"], row["reason"] is not None) == ("PROCESSING", True), exchange.line
             return
         phase = "COMMITTED" if answer.status < 400 else "FAILED"
-        response = intent["response"]
-        assert (intent["phase"], response["status"]) == (phase, answer.status), exchange.line
-        assert (response["bytes"], response["sha256"]) == (len(answer.body), hashlib.sha256(answer.body).hexdigest())
+        assert (row["phase"], row["status"], row["body_bytes"]) == (phase, answer.status, len(answer.body))
+        assert row["body_sha256"] == hashlib.sha256(answer.body).digest(), exchange.line
 
-    async def _recorded_whole(self, server_id: str) -> Any:
+    async def recorded(self, exchange: Exchange) -> asyncpg.Record:
+        """What the store has of a request that the upstream saw."""
+        server_id = exchange.request.header(b"dtt-2php-server-correlation-id")
+        assert server_id is not None
+        row = await self.store.fetchrow(RECORDED, server_id.decode())
+        assert row is not None, server_id
+        return row
+
+    async def _recorded_whole(self, exchange: Exchange) -> asyncpg.Record | None:
         """Size and digest of what was passed on as it came are written after its end."""
-        intent = await self.gateway.intent(server_id)
-        response = intent["response"]
-        whole = intent["payload_sha256"] is not None and (response is None or response["bytes"] is not None)
-        return intent if whole else None
+        row = await self.recorded(exchange)
+        unanswered = row["status"] is None
+        return row if row["payload_sha256"] is not None and (unanswered or row["body_bytes"] is not None) else None
 
 
 @contextlib.asynccontextmanager
@@ -133,7 +157,8 @@ async def world(upstream: Upstream, directory: Path, server_url: str, template: 
     await back.start()
     back.target = upstream.port
     store_url = database_url(server_url, name)
-    gateway = Gateway(directory, f"http://127.0.0.1:{back.port}", store_url, {"routes": ROUTES})
+    changes = {"routes": ROUTES, "cors": {"origins": [ORIGIN]}}
+    gateway = Gateway(directory, f"http://127.0.0.1:{back.port}", store_url, changes)
     try:
         await gateway.start()
         store = await asyncpg.connect(store_url)
