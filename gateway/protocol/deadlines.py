@@ -6,6 +6,7 @@ Time is passed in; it is always the database's (DESIGN decision 1). Delta never 
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 
 from gateway.protocol.phases import Phase
 
@@ -31,6 +32,7 @@ def ttl_left_ms(ponr_deadline: datetime, now: datetime) -> int:
     return max(0, int((ponr_deadline - now).total_seconds() * 1000))
 
 
+@lru_cache(maxsize=64)  # a batch of registrations shares its deadline
 def iso(moment: datetime) -> str:
     """ISO 8601, UTC, milliseconds, as in `DTT-2PHP-PONR-Deadline`."""
     moment = moment.astimezone(UTC)

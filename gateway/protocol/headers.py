@@ -61,7 +61,7 @@ class HeaderMap(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Handshake:
     """What a request says about 2PHP, checked for syntax."""
 

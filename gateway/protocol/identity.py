@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from dataclasses import dataclass
+from typing import NamedTuple
 from uuid import UUID
 
 PROTOCOL_VERSION = b"2php-00"
@@ -25,8 +25,7 @@ _UUID_V4 = (0x4 << 76) | (0x2 << 62)
 _BUCKET_MASK = BUCKETS_MAX - 1
 
 
-@dataclass(frozen=True, slots=True)
-class IntentKey:
+class IntentKey(NamedTuple):
     """Where an intent lives: the bucket that routes every statement, and its logical key."""
 
     bucket: int

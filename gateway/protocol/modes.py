@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Generic, Protocol, TypeVar
 from urllib.parse import unquote_to_bytes
 from uuid import UUID
@@ -15,6 +16,7 @@ from uuid import UUID
 from gateway.protocol import headers, problems
 from gateway.protocol.headers import Handshake, HeaderMap
 
+PATHS_REMEMBERED = 512
 MUTATIONS = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 WELL_KNOWN_INTENTS = b"/.well-known/2php/intents/"
 _UUID_V4_SEGMENT = re.compile(rb"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
@@ -52,7 +54,7 @@ class Passthrough:
     """OPT-2: untouched."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Register(Generic[R]):
     """Phase 1."""
 
@@ -61,7 +63,7 @@ class Register(Generic[R]):
     requested_ttl_ms: int | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Direct(Generic[R]):
     """No confirmation is waited for: auto-confirm (ACM-1), or transparent mode (TRN-1, TRN-2).
 
@@ -75,7 +77,7 @@ class Direct(Generic[R]):
     silent: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Confirm:
     """Phase 2. `confirms`: the Phase 1 paths that this path stands for; empty when no route knows it."""
 
@@ -111,8 +113,11 @@ class Routes(Generic[R]):
         self.enabled = enabled
         self._routes = tuple((_pattern(route.path), route) for route in routes)
         self._suffixes = tuple({route.confirm_suffix.encode() for route in routes})
+        # Most traffic is on few paths; a path that carries an ID is soon forgotten.
+        self.match = lru_cache(PATHS_REMEMBERED)(self._match)
+        self.confirms = lru_cache(PATHS_REMEMBERED)(self._confirms)
 
-    def match(self, method: str, path: bytes) -> R | None:
+    def _match(self, method: str, path: bytes) -> R | None:
         """The route of a mutation, unless 2PHP is off there (OPT-3)."""
         number = self._number(method, path)
         return None if number is None else self._routes[number][1]
@@ -145,7 +150,7 @@ class Routes(Generic[R]):
                 return phase_1_path
         return None
 
-    def confirms(self, path: bytes) -> tuple[bytes, ...]:
+    def _confirms(self, path: bytes) -> tuple[bytes, ...]:
         """P2-1: the Phase 1 paths whose confirm path this is."""
         found = []
         for suffix in self._suffixes:

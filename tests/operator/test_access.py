@@ -98,7 +98,7 @@ async def test_two_tokens_in_one_request_are_refused(storeless: Console) -> None
 async def test_a_gateway_without_tokens_denies_everything_and_says_so(storeless: Console) -> None:
     """SEC-5: deny by default."""
     storeless.listener.replace_tokens([])
-    for path, _, _ in GUARDED:
+    for path, method, _ in GUARDED:
         reply = await storeless.ask(asked(path), method=method)
         assert (reply.status, reply.problem) == (401, "tokens-not-configured")
         assert "tokens" in reply.json["detail"]
