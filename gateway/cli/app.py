@@ -1,4 +1,4 @@
-"""The commands: serve, demo, check, schema, migrate, keys."""
+"""The commands: serve, demo, check, schema, migrate, keys, deliveries, in-doubt."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from typing import Annotated
 import typer
 
 from gateway import __version__
-from gateway.cli import keys
+from gateway.cli import deliveries, in_doubt, keys
 from gateway.runtime import availability
 from gateway.settings import Overrides, Settings, SettingsError, json_schema, load
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 app.add_typer(keys.app, name="keys")
+app.add_typer(deliveries.app, name="deliveries")
+app.add_typer(in_doubt.app, name="in-doubt")
 
 EXIT_CONFIG = 2
 EXIT_REFUSED = 78  # EX_CONFIG: a restart would not help

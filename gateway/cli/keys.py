@@ -20,6 +20,28 @@ def new() -> None:
 
 
 @app.command()
+def callback(
+    caller: Annotated[str, typer.Argument(help="The caller's digest, as the ledger shows it.")],
+    config: Annotated[Path, typer.Option("-c", "--config", help="The configuration file.")],
+) -> None:
+    """Print the key that one caller's callbacks are signed with (`callbacks.per_caller: true`), newest key first."""
+    from gateway.delivery.signing import caller_key
+    from gateway.settings import SettingsError, load
+
+    try:
+        callbacks = load(config).callbacks
+        digest = bytes.fromhex(caller)
+    except (SettingsError, ValueError) as error:
+        typer.echo(f"twophp: {error}", err=True)
+        raise typer.Exit(2) from None
+    if not callbacks.per_caller or not callbacks.all_signing_keys:
+        typer.echo("twophp: callbacks.per_caller is not set, or there are no signing keys", err=True)
+        raise typer.Exit(2)
+    for key in callbacks.all_signing_keys:
+        typer.echo(caller_key(key.reveal(), digest))
+
+
+@app.command()
 def rotate(
     data_dir: Annotated[Path, typer.Option(help="The embedded store's data directory.")] = Path(".twophp"),
 ) -> None:

@@ -24,7 +24,8 @@ from tests.e2e.corpus.browser import browse
 from tests.e2e.corpus.comparison import assert_same_course
 from tests.e2e.corpus.dav_server import DavServer
 from tests.e2e.corpus.depot import Depot
-from tests.e2e.corpus.git_server import ENVIRONMENT, PASSWORD, USER, GitServer, pack_of
+from tests.e2e.corpus.git_server import GitServer, pack_of
+from tests.e2e.corpus.git_work import Work, push_and_fetch
 from tests.e2e.corpus.world import ORIGIN, World, run, world
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -75,8 +76,8 @@ CURL: dict[str, str] = {
     "encoded path": "-g -T small.txt {url}/files/a%2Fb%20c%C3%BC;v=1",
     "scoped name at the root": "-X PUT -d a=1 {url}/@scope%2Fname",
     "dots and slashes": "--path-as-is -d a=1 {url}/a/./b/../status//200",
-    "from another origin": "-H 'Origin: {origin}' -d a=1 {url}/status/200 --next -H 'Origin: {origin}' -d a=1 {url}/events"
-    " --next -H 'Origin: {origin}' -H 'Access-Control-Request-Method: PUT' -X OPTIONS {url}/files/a",
+    "from another origin": "-H 'Origin: {origin}' -d a=1 {url}/status/200 {url}/events {url}/large",
+    "preflight": "-H 'Origin: {origin}' -H 'Access-Control-Request-Method: PUT' -X OPTIONS {url}/files/a",
     "credentials": "-u me:secret -d a=1 {url}/status/200",
     "old client": "-0 -d a=1 {url}/status/200 --next -0 -T small.txt {url}/files/a",
     "read": "-T small.txt {url}/files/a --next -I {url}/files/a --next -X OPTIONS {url}/files/a --next {url}/files/b",
@@ -91,7 +92,7 @@ CURL: dict[str, str] = {
     "large answer, chunked": "-d a=1 {url}/large/chunked",
     "events": "-N -d a=1 {url}/events",
     "slow answer": "-N -d a=1 {url}/slow",
-    "nothing revealed": "-d a=1 {url}/hidden/forms --next -T small.txt {url}/hidden/files/a --next -d= {url}/hidden/large",
+    "nothing revealed": "-d a=1 {url}/hidden/forms {url}/hidden/large {url}/hidden/events {url}/hidden/status/502",
 }
 
 
@@ -114,10 +115,8 @@ async def test_an_upload_that_the_upstream_refuses_at_its_head(depot: World, fil
     (files / "upload").write_bytes(BIG[:size])
 
     async def client(url: str) -> bytes:
-        return await run(
-            "curl", "-sS", "-w", "%{http_code}", "-H", "Expect: 100-continue", "--data-binary", "@upload", url + "/refused",
-            cwd=files,
-        )  # fmt: skip
+        sending = ("-H", "Expect: 100-continue", "--data-binary", "@upload")
+        return await run("curl", "-sS", "-w", "%{http_code}", *sending, url + "/refused", cwd=files)
 
     direct, through = await depot.twice(client)
     assert_same_course(direct.front, through.front, whole_uploads=False)
@@ -150,9 +149,7 @@ def use_requests(url: str) -> list[Any]:
             session.post(url + "/status/307", allow_redirects=False),
             session.post(url + "/status/503", data=iter([b"in ", b"chunks"])),
         ]
-        told = [
-            (answer.status_code, answer.reason, answer.url, answer.encoding, answer.content) for answer in answers
-        ]
+        told = [(answer.status_code, answer.reason, answer.url, answer.encoding, answer.content) for answer in answers]
         return [*told, session.cookies.get_dict()]
 
 
@@ -180,13 +177,6 @@ async def test_a_browsers_uploads(depot: World, tmp_path: Path) -> None:
 
 # --- git
 
-REMOTE = f"http://{USER}:{PASSWORD}@"
-# Enough to negotiate about: git packs what it says of so many.
-MANY_COMMITS = b"".join(
-    b"commit refs/heads/many\ncommitter A <a@example.org> %d +0000\ndata 1\nx\n" % (1_700_000_000 + number)
-    for number in range(64)
-)
-
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def git(
@@ -199,45 +189,6 @@ async def git(
     await upstream.stop()
 
 
-class Work:
-    """Two people's clones of one repository."""
-
-    def __init__(self, directory: Path, url: str) -> None:
-        self.directory = directory
-        self.url = url.replace("http://", REMOTE) + "/shop.git"
-
-    async def git(self, where: str, *arguments: str, stdin: bytes = b"") -> str:
-        command = ("git", "-C", self.directory / where, *arguments)
-        return (await run(*command, env=ENVIRONMENT, stdin=stdin)).decode().replace(str(self.directory), "")
-
-    async def commit(self, where: str, name: str, content: bytes) -> None:
-        (self.directory / where / name).write_bytes(content)
-        await self.git(where, "add", name)
-        await self.git(where, "commit", "--quiet", "--message", f"Add {name}")
-
-    async def history(self, where: str) -> str:
-        return await self.git(where, "log", "--all", "--decorate=full", "--format=%H %D %s")
-
-
-async def push_and_fetch(work: Work) -> list[str]:
-    await work.git(".", "init", "--quiet", "mine")
-    await work.commit("mine", "README", b"# Shop\n")
-    await work.git("mine", "remote", "add", "origin", work.url)
-    told = [await work.git("mine", "push", "--porcelain", "origin", "main")]
-    await work.commit("mine", "photo", BIG)  # larger than http.postBuffer: sent in chunks, after a probe
-    await work.git("mine", "tag", "--annotate", "--message", "First", "v1")
-    told.append(await work.git("mine", "push", "--porcelain", "--follow-tags", "origin", "main", "main:other"))
-    await work.git(".", "clone", "--quiet", work.url, "theirs")  # an answer larger than what is kept
-    told.append(await work.history("theirs"))
-    await work.commit("theirs", "small", b"1\n")
-    told.append(await work.git("theirs", "push", "--porcelain", "origin", "main"))
-    await work.git("mine", "fast-import", "--quiet", stdin=MANY_COMMITS)
-    await work.git("mine", "fetch", "--quiet", "origin")
-    told.append(await work.git("mine", "push", "--porcelain", "--force", "origin", "main:forced", ":other"))
-    told += [await work.history("mine"), await work.git("theirs", "ls-remote", "origin")]
-    return told
-
-
 @pytest.mark.needs_git
 async def test_git_push_over_http(git: World, tmp_path: Path) -> None:
     """Smart HTTP with credentials: push, clone, fetch, a forced push and a deleted branch."""
@@ -246,7 +197,7 @@ async def test_git_push_over_http(git: World, tmp_path: Path) -> None:
     async def client(url: str) -> list[str]:
         directory = next(directories)
         directory.mkdir()
-        told = await push_and_fetch(Work(directory, url))
+        told = await push_and_fetch(Work(directory, url), photo=BIG)
         assert isinstance(git.upstream, GitServer)
         return [*told, await Work(git.upstream.repository.parent, url).history("shop.git")]
 

@@ -1,0 +1,91 @@
+"""The command line as its users run it (OPS-2, ACM-3, SEC-4)."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import os
+import sys
+from pathlib import Path
+
+from tests.e2e.conftest import MakeGateway
+from tests.e2e.harness import TOKENS
+from tests.upstream.fake import FakeUpstream, Wire
+
+
+async def twophp(*arguments: str, **environment: str) -> tuple[int, str, str]:
+    """Exit status, output and errors."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "gateway", *arguments,
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, env={**os.environ, **environment},
+    )  # fmt: skip
+    out, err = await process.communicate()
+    assert process.returncode is not None
+    return process.returncode, out.decode(), err.decode()
+
+
+async def test_check_names_file_line_key_and_what_is_allowed(tmp_path: Path) -> None:
+    """OPS-2: and a near miss is pointed out."""
+    file = tmp_path / "gateway.yaml"
+    file.write_text("upstream: {url: 'http://127.0.0.1:1'}\nroutes:\n  - path: /a\n    tll: 3s\n    mode: maybe\n")
+    status, _, errors = await twophp("check", "-c", str(file))
+    assert status == 2
+    assert f"{file}:4:5: routes[0].tll: unknown key; did you mean `routes[0].ttl`?" in errors
+    assert f"{file}:5:" in errors
+    assert "`maybe`" in errors
+    assert "transparent" in errors
+    file.write_text("upstream: {url: 'http://127.0.0.1:1'}\nroutes: [{path: /a, recovery: redrive}]\n")
+    status, out, errors = await twophp("check", "-c", str(file))
+    assert (status, "ok" in out) == (0, True)
+    assert "redrive is not available yet" in errors
+
+
+async def test_what_cannot_be_served_is_refused(tmp_path: Path) -> None:
+    """SEC-2: callers that could not be told apart are not served at all."""
+    file = tmp_path / "gateway.yaml"
+    secret = "identity: {method: jwt, algorithms: [HS256], secret: {env: TWOPHP_TEST_JWT}}"
+    file.write_text(f"upstream: {{url: 'http://127.0.0.1:1'}}\n{secret}\nroutes: [{{path: /a}}]\n")
+    status, _, errors = await twophp("serve", "-c", str(file), TWOPHP_TEST_JWT="0123456789abcdef0123456789abcdef")
+    assert status == 78
+    assert "jwt is not available" in errors
+
+
+async def test_keys_and_schema() -> None:
+    """SEC-4, OPS-2."""
+    status, out, _ = await twophp("keys", "new")
+    assert status == 0
+    assert len(base64.b64decode(out)) == 32
+    status, out, _ = await twophp("schema")
+    assert status == 0
+    assert "routes" in json.loads(out)["properties"]
+
+
+async def test_operators_see_what_is_in_doubt_and_what_was_not_heard(
+    make_gateway: MakeGateway, upstream: FakeUpstream
+) -> None:
+    """REC-2, ACM-3: tables and JSON, and a clear word when the token is wrong."""
+
+    async def drop(wire: Wire) -> None:
+        await wire.request()
+        wire.close()
+
+    upstream.script = drop
+    gateway = await make_gateway(callbacks={"allow_http": True, "allow_networks": ["127.0.0.0/8"]})
+    reply = await gateway.register(
+        "c-1", DTT_2PHP_Auto_Confirm="true", DTT_2PHP_Callback="http://127.0.0.1:9/", body=b"x"
+    )
+    where = {"TWOPHP_URL": gateway.operator_url, "TWOPHP_TOKEN": TOKENS["operations"]}
+    status, out, _ = await twophp("in-doubt", "list", **where)
+    assert status == 0
+    assert reply.server_id in out
+    status, out, _ = await twophp("deliveries", "gaps", "--json", **where)
+    (item,) = json.loads(out)["items"]
+    assert item["server_correlation_id"] == reply.server_id
+    status, out, _ = await twophp("deliveries", "retry", item["id"], **where)
+    assert (status, out.split(":")[0]) == (0, item["id"])
+    status, out, _ = await twophp("deliveries", "list", "--state", "pending", **where)
+    assert item["id"] in out
+    status, _, errors = await twophp("deliveries", "list", **{**where, "TWOPHP_TOKEN": "wrong"})
+    assert status == 1
+    assert "No configured token" in errors
