@@ -33,7 +33,7 @@ class Hooks:
         made = 0
         seen = EVENTS_MAX
         while seen == EVENTS_MAX:
-            seen, hooked = await self._store.feed(self._hooks)
+            seen, hooked, self._begun = await self._store.feed(self._hooks)  # a peer without hooks may have forgotten
             made += hooked
         if made:
             log.info("hooks to be called", extra={"deliveries": made})

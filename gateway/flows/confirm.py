@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 WAIT_MIN_S = 0.01  # between looks at an intent that another replica executes
 WAIT_MAX_S = 0.25
 CLAIMS_MAX = 3  # tries at an intent that still waits although a write lost: each loss needs a new cause
-LIMBO_PAUSE_S = 0.5
+CHASE_PAUSE_S = 0.5
 
 Result = Answer | Streamed
 
@@ -105,32 +105,10 @@ class Confirmations:
         for path in decision.confirms:
             attempt_id = identity.new_attempt_id()
             claim = Claim(key, decision.server_correlation_id, path, attempt_id, desk.lease.holder, sealed)
-            try:
-                claimed = await desk.intents.claim(claim)
-            except StoreLost as error:
-                desk.spawn(self._limbo(desk, decision, claim, credentials), "resolve a confirmation")
-                raise problems.ponr_unknown() from error
+            claimed = await claim_or_chase(desk, claim, decision.client_correlation_id, credentials)
             if claimed is not None:
                 return claimed
         return None
-
-    async def _limbo(self, desk: Desk, decision: Confirm, claim: Claim, credentials: list[Header]) -> None:
-        """The store went away around the PONR write and stayed away.
-
-        It may have been carried out: until that is known, it is asked for again under the same attempt. If it was ours,
-        nothing was sent yet, and the confirmed work is done now.
-        """
-        while desk.lease.holder == claim.holder:  # else it was taken over: the rescuer has it
-            await asyncio.sleep(LIMBO_PAUSE_S)
-            try:
-                claimed = await desk.intents.claim(claim)
-            except StoreAway:
-                continue
-            if claimed is not None and claimed.execution == "sync":
-                server_id, client_id = claim.server_correlation_id, decision.client_correlation_id
-                log.info("confirmation resolved", extra={"server_correlation_id": str(server_id)})
-                await execute_claimed(desk, claimed, server_id, client_id, credentials, CONFIRMED)
-            return
 
     async def _claimed_by_another(self, desk: Desk, decision: Confirm, key: IntentKey) -> Answer | None:
         """What the row says, once it says something final or the wait is over; None to try the claim again."""
@@ -175,3 +153,33 @@ class Confirmations:
         if intent is not None and intent.client_correlation_id == decision.client_correlation_id:
             return problems.other_caller()
         return problems.intent_unknown()
+
+
+async def claim_or_chase(desk: Desk, claim: Claim, client_id: str, credentials: list[Header]) -> Claimed | None:
+    """Cross the PONR, or None. A write that may or may not have been carried out is chased until that is known."""
+    try:
+        return await desk.intents.claim(claim)
+    except StoreLost as error:
+        desk.spawn(_chase(desk, claim, client_id, credentials), "resolve a confirmation")
+        raise problems.ponr_unknown() from error
+
+
+async def _chase(desk: Desk, claim: Claim, client_id: str, credentials: list[Header]) -> None:
+    """The store went away around the PONR write and stayed away.
+
+    It may have been carried out: until that is known, it is asked for again under the same attempt. If it was ours,
+    nothing was sent yet, and the confirmed work is done now.
+    """
+    while desk.lease.holder == claim.holder:  # else it was taken over: the rescuer has it
+        await asyncio.sleep(CHASE_PAUSE_S)
+        try:
+            claimed = await desk.intents.claim(claim)
+        except StoreAway:
+            continue
+        if claimed is not None and claimed.execution == "sync":
+            server_id = claim.server_correlation_id
+            log.info("confirmation resolved", extra={"server_correlation_id": str(server_id)})
+            result = await execute_claimed(desk, claimed, server_id, client_id, credentials, CONFIRMED)
+            if isinstance(result, Streamed):
+                result.abort()  # nobody reads it live any more
+        return

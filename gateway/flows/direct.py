@@ -14,6 +14,7 @@ from hashlib import sha256
 from uuid import uuid4
 
 from gateway.flows import answers
+from gateway.flows.confirm import claim_or_chase
 from gateway.flows.execute import Attempt, Execution, Streamed, execute_claimed
 from gateway.flows.ports import Desk, Request, Route
 from gateway.flows.register import new_intent
@@ -34,6 +35,7 @@ log = logging.getLogger(__name__)
 WAIT_MIN_S = 0.01
 WAIT_MAX_S = 0.25
 LIMBO_PAUSE_S = 0.5
+LIMBO_SURE_S = 20.0  # beyond the time a statement may take: what is not there by then was never written
 UNSENT = "The store went away before anything was sent."
 
 
@@ -73,9 +75,21 @@ async def run_direct(
     desk.observe.transition(Phase.PROCESSING)
     if callback is not None and desk.courier is not None and decision.callback is not None:
         # ACM-2: the callback leaves before processing.
-        await desk.courier.fire(callback, decision.callback, new.key, new.server_correlation_id, client_id, caller)
+        server_id = new.server_correlation_id
+        try:
+            await desk.courier.fire(callback, decision.callback, new.key, server_id, client_id, caller)
+        except Exception as error:  # the row is stored: the dispatcher has it, and the work must go on
+            log.error("a first callback failed", extra={"server_correlation_id": str(server_id)}, exc_info=error)
     attempt = Attempt(
-        new.key, row.attempt_id, 1, new.server_correlation_id, client_id, new.method, new.path, request.target
+        new.key,
+        row.attempt_id,
+        row.holder,
+        1,
+        new.server_correlation_id,
+        client_id,
+        new.method,
+        new.path,
+        request.target,
     )
     sent = body if rest is None else _digested(desk, new, body, rest)
     return await Execution(desk, attempt, voice).run(headers, [], sent)
@@ -134,17 +148,24 @@ async def _begin(desk: Desk, row: DirectRow, route: Route, body: bytes, *, bypas
 
 
 async def _limbo(desk: Desk, row: DirectRow) -> None:
+    """The statement may still run on the server when its row is first looked for, so that is done for a while."""
+    loop = asyncio.get_running_loop()
+    sure_at: float | None = None
     while desk.lease.holder == row.holder:
         await asyncio.sleep(LIMBO_PAUSE_S)
         try:
             intent = await desk.intents.read(row.key)
         except StoreAway:
             continue
+        sure_at = sure_at or loop.time() + LIMBO_SURE_S
+        if intent is None and loop.time() < sure_at:
+            continue
         if intent is not None and intent.attempt_id == row.attempt_id and intent.stored_phase is Phase.PROCESSING:
             new = row.intent
             attempt = Attempt(
                 row.key,
                 row.attempt_id,
+                row.holder,
                 1,
                 new.server_correlation_id,
                 new.client_correlation_id,
@@ -175,10 +196,11 @@ async def _again(desk: Desk, existing: Intent, new: NewIntent, route: Route) -> 
             raise problems.ttl_expired(server_id)
         if intent.phase is Phase.WAITING_CONFIRM:
             claim = Claim(intent.key, server_id, intent.path, identity.new_attempt_id(), desk.lease.holder)
-            claimed = await desk.intents.claim(claim)
-            if claimed is not None:
-                client_id = intent.client_correlation_id
+            client_id = intent.client_correlation_id
+            claimed = await claim_or_chase(desk, claim, client_id, [])
+            if claimed is not None and claimed.execution == "sync":
                 return await execute_claimed(desk, claimed, server_id, client_id, [], AUTO_CONFIRMED)
+            # Asynchronous work is the queue's to run, never ours too: its result is waited for like any other.
         elif loop.time() >= give_up:
             return answers.still_running(server_id, intent.path)
         await asyncio.sleep(pause_s)

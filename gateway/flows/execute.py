@@ -28,7 +28,7 @@ from gateway.protocol.identity import IntentKey
 from gateway.protocol.messages import Answer, Header, Headers, first_value
 from gateway.protocol.outcome import Doubtful, Settled
 from gateway.protocol.phases import Phase
-from gateway.protocol.records import Claimed, Doubt, Settlement, StoredResponse
+from gateway.protocol.records import Claimed, Doubt, Sealed, Settlement, StoredResponse
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +52,7 @@ class Attempt:
 
     key: IntentKey
     attempt_id: UUID
+    holder: UUID
     fence: int
     server_id: UUID
     client_id: str
@@ -61,12 +62,18 @@ class Attempt:
 
 
 async def execute_claimed(
-    desk: Desk, claimed: Claimed, server_id: UUID, client_id: str, credentials: list[Header], voice: Voice
+    desk: Desk,
+    claimed: Claimed,
+    server_id: UUID,
+    client_id: str,
+    credentials: list[Header] | Sealed,
+    voice: Voice,
 ) -> Answer | Streamed:
     """Send the request that Phase 1 registered, once, and record what came of it."""
     attempt = Attempt(
         claimed.key,
         claimed.attempt_id,
+        claimed.holder,
         claimed.fence,
         server_id,
         client_id,
@@ -77,6 +84,8 @@ async def execute_claimed(
     execution = Execution(desk, attempt, voice)
     try:
         headers, body = open_message(desk.vault, b"payload", claimed.key, claimed.payload)
+        if isinstance(credentials, Sealed):
+            credentials, _ = open_message(desk.vault, b"credentials", claimed.key, credentials)
     except Exception as error:
         # SEC-4: a row that was tampered with or whose key is gone. Nothing was sent, so this is a known failure.
         log.error("a stored request does not open", extra={"server_correlation_id": str(server_id)}, exc_info=error)
@@ -92,6 +101,7 @@ class Execution:
         self._attempt = attempt
         self._voice = voice
         self._route = desk.route_of(attempt.method, attempt.path)
+        self._exchange: Any = None
 
     async def run(
         self, registered: Headers, credentials: list[Header], body: bytes | AsyncIterator[bytes]
@@ -100,6 +110,8 @@ class Execution:
         try:
             return await self._run(registered, credentials, body)
         except Exception as error:
+            if self._exchange is not None:
+                self._exchange.abort()
             # A bug of ours must not leave an attempt that nobody ends: what it did is not known, so it is in doubt.
             attempt = self._attempt
             log.error("an attempt failed", extra={"server_correlation_id": str(attempt.server_id)}, exc_info=error)
@@ -118,16 +130,16 @@ class Execution:
         )
         started = time.perf_counter()
         try:
-            if not desk.lease.surely_held() and not await self._lease_renewed():
+            if not self._may_send() and not await self._lease_renewed():
                 raise UpstreamFailure("lease", sent=False, detail="the lease was lost before the first byte")
-            exchange = await desk.upstream.open(
+            exchange = self._exchange = await desk.upstream.open(
                 attempt.method,
                 attempt.target,
                 headers,
                 body or None,
                 timeout_s=self._route.timeout_ms / 1000,
                 read_timeout_s=desk.read_timeout_s,
-                before_send=desk.lease.surely_held,
+                before_send=self._may_send,
             )
             content, complete = await self._read(exchange)
         except UpstreamFailure as failure:
@@ -136,10 +148,14 @@ class Execution:
         desk.observe.upstream(time.perf_counter() - started, None)
         return await self._answered(exchange, content, complete)
 
+    def _may_send(self) -> bool:
+        """REC-1: only while nobody can have taken this attempt over."""
+        return self._desk.lease.surely_held(self._attempt.holder)
+
     async def _lease_renewed(self) -> bool:
         """A worker that was frozen re-checks its lease before it sends anything."""
         try:
-            return await self._desk.lease.renew()
+            return await self._desk.lease.renew(self._attempt.holder)
         except StoreAway:
             return False
 
@@ -185,11 +201,14 @@ class Execution:
         kept = end_to_end(exchange.headers)
         verdict = outcome.of_answer(status, self._desk.in_doubt_statuses)
         if isinstance(verdict, Doubtful):
-            exchange.abort()
             doubt = Doubt(attempt.key, attempt.attempt_id, attempt.fence, True, status, verdict.reason)
             await mark_in_doubt(self._desk, doubt, attempt.server_id)
             told = Told(attempt.server_id, Phase.PROCESSING, None, None, status, kept, exchange.reason)
-            return voice.in_doubt_answered(told, attempt.path, content)
+            if complete or voice.patience_s is None:  # None: the caller is told where to ask, not what came
+                exchange.abort()
+                return voice.in_doubt_answered(told, attempt.path, content)
+            answer = voice.in_doubt_answered(told, attempt.path, b"")
+            return Streamed(answer, _rest(content, exchange), exchange.abort, answer)
         resource_id = self._resource_id(verdict, kept, content if complete else b"")
         told = Told(attempt.server_id, verdict.phase, resource_id, verdict.message, status, kept, exchange.reason)
         settlement = Settlement(
@@ -256,6 +275,14 @@ class Execution:
             body=content,
             fallback=str(attempt.server_id),
         )
+
+
+async def _rest(first: bytes, exchange: Any) -> AsyncIterator[bytes]:
+    """An answer that settles nothing is passed on like any other; there is nothing of it to record."""
+    if first:
+        yield first
+    async for chunk in exchange:
+        yield chunk
 
 
 def end_to_end(headers: Headers) -> list[Header]:

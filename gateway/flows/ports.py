@@ -88,8 +88,10 @@ class Directs(Protocol):
 class Queue(Protocol):
     """Confirmed work that is begun out of band (ASY-1)."""
 
-    async def take(self, holder: UUID, limit: int, key: IntentKey | None = None) -> list[Taken]:
-        """Begin the attempts of one intent, or of the oldest that wait."""
+    async def take(
+        self, holder: UUID, limit: int, key: IntentKey | None = None, without: Collection[str] = ()
+    ) -> list[Taken]:
+        """Begin the attempts of one intent, or of the oldest that wait, on any route but some."""
         ...
 
     async def held(self, holder: UUID) -> list[Taken]:
@@ -173,12 +175,12 @@ class Lease(Protocol):
 
     holder: UUID
 
-    def surely_held(self) -> bool:
-        """Whether nobody can have taken over yet."""
+    def surely_held(self, holder: UUID | None = None) -> bool:
+        """Whether nobody can have taken over what this name holds."""
         ...
 
-    async def renew(self) -> bool:
-        """Keep it; False when it was lost."""
+    async def renew(self, holder: UUID | None = None) -> bool:
+        """Keep it; False when it was lost, or the name is an older one."""
         ...
 
 

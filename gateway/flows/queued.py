@@ -6,19 +6,15 @@ whoever has room.
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
+from collections.abc import Collection
 
-from gateway.flows.execute import execute_claimed
+from gateway.flows.execute import Streamed, execute_claimed
 from gateway.flows.ports import Desk, Queue
-from gateway.flows.sealed import open_message
 from gateway.flows.voices import CONFIRMED
-from gateway.protocol.faults import StoreAway, StoreLost
+from gateway.protocol.faults import StoreAway
 from gateway.protocol.identity import IntentKey
-from gateway.protocol.messages import Header
 from gateway.protocol.records import Taken
-
-log = logging.getLogger(__name__)
 
 RUNNING_PER_ROUTE_MAX = 64  # per worker; an upstream slow enough to need more is better protected by the queue
 TAKEN_AT_ONCE_MAX = 32
@@ -31,30 +27,50 @@ class QueueRunner:
         self._desk = desk
         self._queue = queue
         self._running: dict[bytes, str] = {}  # logical key -> route
+        self._offered: Counter[str] = Counter()  # places kept for what is being taken, by route
+        self._ended: set[bytes] = set()  # what ended while it is not sure what was begun
         self._uncertain = False
+        self._closed = False
 
     def under(self, desk: Desk) -> None:
         """Go on with a reloaded configuration."""
         self._desk = desk
 
+    def close(self) -> None:
+        """Take nothing more: this worker drains, and what waits is for others."""
+        self._closed = True
+
     def offer(self, key: IntentKey, route: str) -> None:
         """Work that was just confirmed here: begin it at once if there is room, else leave it in the queue."""
-        if Counter(self._running.values())[route] < RUNNING_PER_ROUTE_MAX:
-            self._desk.spawn(self._take(1, key), "begin confirmed work")
+        if not self._closed and self._in_use()[route] < RUNNING_PER_ROUTE_MAX:
+            self._offered[route] += 1
+            self._desk.spawn(self._take_offered(key, route), "begin confirmed work")
+
+    async def _take_offered(self, key: IntentKey, route: str) -> None:
+        try:
+            await self._take(1, key)
+        finally:
+            self._offered[route] -= 1
+
+    def _in_use(self) -> Counter[str]:
+        return Counter(self._running.values()) + self._offered
 
     async def run_once(self) -> int:
         """Take what waits, as far as there is room; returns how much was taken."""
+        if self._closed or not self._desk.queues:
+            return 0
         if self._uncertain:
             await self._find_held()
-        counts = Counter(self._running.values())
-        room = RUNNING_PER_ROUTE_MAX - max(counts.values(), default=0)
-        return await self._take(min(room, TAKEN_AT_ONCE_MAX), None) if room > 0 else 0
+        in_use = self._in_use()
+        full = [route for route, count in in_use.items() if count >= RUNNING_PER_ROUTE_MAX]
+        rooms = [RUNNING_PER_ROUTE_MAX - count for count in in_use.values() if count < RUNNING_PER_ROUTE_MAX]
+        return await self._take(min([TAKEN_AT_ONCE_MAX, *rooms]), None, full)
 
-    async def _take(self, limit: int, key: IntentKey | None) -> int:
+    async def _take(self, limit: int, key: IntentKey | None, without: Collection[str] = ()) -> int:
         try:
-            taken = await self._queue.take(self._desk.lease.holder, limit, key)
-        except StoreLost:
-            self._uncertain = True
+            taken = await self._queue.take(self._desk.lease.holder, limit, key, without)
+        except StoreAway:
+            self._uncertain = True  # it, or an earlier bucket of it, may have begun what we never heard of
             raise
         for one in taken:
             self._begin(one)
@@ -62,8 +78,10 @@ class QueueRunner:
 
     async def _find_held(self) -> None:
         """REC-7: a `take` whose acknowledgement was lost may have begun work that nobody runs."""
+        self._ended.clear()
         for one in await self._queue.held(self._desk.lease.holder):
-            if one.claimed.key.logical not in self._running:
+            key = one.claimed.key.logical
+            if key not in self._running and key not in self._ended:
                 self._begin(one)
         self._uncertain = False
 
@@ -73,26 +91,20 @@ class QueueRunner:
         self._desk.spawn(self._run(one), "run confirmed work")
 
     async def _run(self, one: Taken) -> None:
-        desk, claimed = self._desk, one.claimed
+        claimed = one.claimed
         try:
             result = await execute_claimed(
-                desk,
+                self._desk,
                 claimed,
                 one.server_correlation_id,
                 one.client_correlation_id,
-                self._credentials(one),
+                one.credentials or [],
                 CONFIRMED,
             )
-            abort = getattr(result, "abort", None)
-            if abort is not None:
-                abort()  # RPL-6: nobody reads it live, and it is too large to keep
-        except StoreAway:
-            log.warning("confirmed work waits: the store is away")
+            if isinstance(result, Streamed):
+                result.abort()  # RPL-6: nobody reads it live, and it is too large to keep
         finally:
             self._running.pop(claimed.key.logical, None)
-
-    def _credentials(self, one: Taken) -> list[Header]:
-        if one.credentials is None:
-            return []
-        headers, _ = open_message(self._desk.vault, b"credentials", one.claimed.key, one.credentials)
-        return headers
+            self._ended.add(claimed.key.logical)
+            if not self._uncertain:
+                self._ended.clear()

@@ -114,10 +114,11 @@ class Claim:
 
 @dataclass(slots=True)
 class Claimed:
-    """The PONR is crossed, durably, by this attempt."""
+    """The PONR is crossed, durably, by this attempt, under this holder's name."""
 
     key: IntentKey
     attempt_id: UUID
+    holder: UUID
     fence: int
     method: str
     path: bytes

@@ -17,6 +17,7 @@ from gateway.background.hooks import Hooks
 from gateway.background.loop import every
 from gateway.background.rescuer import Rescuer
 from gateway.background.retention import Retainer
+from gateway.protocol.faults import StoreAway
 from gateway.runtime import assembly, availability
 from gateway.runtime.crew import Crew, Launch
 from gateway.runtime.front import OperatorFront
@@ -25,7 +26,7 @@ from gateway.runtime.tasks import Tasks
 from gateway.settings import Overrides, Settings, SettingsError, changes_needing_restart, load
 from gateway.store.hooks import HookStore
 from gateway.store.lines import Line
-from gateway.store.opening import open_store
+from gateway.store.opening import Opened, open_store
 from gateway.store.sweeps import Retention, Sweeps
 from gateway.telemetry.metrics import Metrics
 from gateway.vault import local_keys
@@ -34,6 +35,7 @@ log = logging.getLogger(__name__)
 
 EXPIRE_EVERY_S = 0.5  # states are right without it; this bounds how long payloads of the expired are kept
 DISPATCH_EVERY_S = 0.5  # how late a due delivery may be
+REOPEN_EVERY_S = 1.0
 RETAIN_EVERY_S = 30.0
 
 
@@ -153,19 +155,12 @@ class Supervisor:
 
     async def _dispatch(self, store_url: str, owner_url: str) -> None:
         """Callbacks and hooks, from this process on."""
-        opened = await open_store(
-            store_url,
-            owner_url,
-            service=self._settings.service.name,
-            buckets=self._settings.store.buckets,
-            keys=assembly.sealing_keys(self._settings),
-        )
         hook_store = HookStore(store_url)
         self._lines.append(hook_store.line)
         while True:
             settings = self._settings
             self._reloaded.clear()
-            post = Post(settings, opened, store_url)
+            post = Post(settings, await self._opened(settings, store_url, owner_url), store_url)
             hooks = Hooks(hook_store, post.hooks())
             loops = [
                 self._tasks.spawn(every(DISPATCH_EVERY_S, "dispatcher", post.dispatcher().run_once), "dispatcher"),
@@ -178,6 +173,21 @@ class Supervisor:
                     loop.cancel()
                 await asyncio.gather(*loops, return_exceptions=True)
                 await post.close()
+
+    async def _opened(self, settings: Settings, store_url: str, owner_url: str) -> Opened:
+        """The store with these settings' keys, however long it takes to reach it."""
+        while True:
+            try:
+                return await open_store(
+                    store_url,
+                    owner_url,
+                    service=settings.service.name,
+                    buckets=settings.store.buckets,
+                    keys=assembly.sealing_keys(settings),
+                )
+            except StoreAway:
+                log.warning("deliveries wait: the store is away")
+                await asyncio.sleep(REOPEN_EVERY_S)
 
     async def _reload(self) -> None:
         """OPS-1: take over a changed configuration, or keep the old one and say what is wrong with the new."""

@@ -38,8 +38,10 @@ class Tasks:
 
     async def drain(self, timeout_s: float) -> int:
         """Wait for what runs, then cancel the rest; returns how many were cancelled."""
-        if self._running:
-            await asyncio.wait(set(self._running), timeout=timeout_s)
+        loop = asyncio.get_running_loop()
+        ends_at = loop.time() + timeout_s
+        while self._running and (left_s := ends_at - loop.time()) > 0:  # what runs may start more
+            await asyncio.wait(set(self._running), timeout=left_s)
         left = set(self._running)
         for task in left:
             task.cancel()

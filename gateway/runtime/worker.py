@@ -114,6 +114,9 @@ class Worker:
         while True:
             try:
                 await self._open_once(self._settings)
+                self._use(self._settings)  # those of now: a reload may have come meanwhile
+                self._observer.store_is_up()
+                self._channel.send("opened")
                 return
             except StoreAway:
                 log.warning("the store is away; only pass-through works until it is back")
@@ -147,9 +150,6 @@ class Worker:
         if any(route.compensation for route in settings.routes):
             await begin_hooks(self._store_url)  # before the first request, so that nothing happens unheard
         self._opened = opened
-        self._use(settings)
-        self._observer.store_is_up()
-        self._channel.send("opened")
         log.info("the store is open", extra={"service_ledger_id": str(opened.service_ledger_id)})
 
     def _flushed(self, statement: str, rows: int, seconds: float) -> None:
@@ -162,7 +162,8 @@ class Worker:
         await lease.enter()
         self._lease = lease
         interval_s = settings.recovery.lease_ms / 1000 / RENEW_PER_LEASE
-        self._loops.spawn(every(interval_s, "lease", lease.renew), "renew the lease")
+        # No back-off: after an outage holders come first, and they are known by their renewals (DESIGN decision 7).
+        self._loops.spawn(every(interval_s, "lease", lease.renew, pause_max_s=interval_s), "renew the lease")
 
     def _use(self, settings: Settings) -> None:
         """Serve new requests with these settings."""
@@ -216,28 +217,32 @@ class Worker:
                 await self._reload(content["settings"])
 
     async def _reload(self, settings: Settings) -> None:
-        old = self._settings
+        """OPS-1: all of a new configuration, or all of the old one."""
+        old, old_upstream = self._settings, self._upstream
         try:
             if settings.listen.tls is not None and self._tls is not None:
                 assembly.load_certificates(self._tls, settings.listen.tls)
-            retired = None
-            if settings.upstream != old.upstream:
-                retired, self._upstream = self._upstream, assembly.upstream_of(settings)
-            self._buffers.limit_bytes = settings.limits.buffered_bytes
             if settings.encryption != old.encryption and self._opened is not None:
                 await self._open_once(settings)
-            else:
-                self._use(settings)
-            if retired is not None:
-                self._loops.spawn(_close_later(retired, old.drain.timeout_ms / 1000), "close the old upstream")
-            self._channel.send("reloaded")
+            if settings.upstream != old.upstream:
+                self._upstream = assembly.upstream_of(settings)
+            self._buffers.limit_bytes = settings.limits.buffered_bytes
+            self._use(settings)
         except Exception as error:
             log.error("reload failed; the old configuration stays", exc_info=error)
+            self._upstream = old_upstream
+            self._buffers.limit_bytes = old.limits.buffered_bytes
             self._use(old)
             self._channel.send("not reloaded", reason=f"{type(error).__name__}: {error}")
+            return
+        if self._upstream is not old_upstream:
+            old_upstream.retire()
+        self._channel.send("reloaded")
 
     async def _drain(self, server: EdgeServer) -> None:
         """OPS-1: finish what is in flight, then hand back what is not finished."""
+        if self._runner is not None:
+            self._runner.close()
         timeout_s = self._settings.drain.timeout_ms / 1000
         deadline = asyncio.get_running_loop().time() + timeout_s
         await server.shutdown(timeout_s)
@@ -259,7 +264,7 @@ class Worker:
         self._channel.close()
 
 
-async def _close_later(retired: Upstream | Post, after_s: float) -> None:
+async def _close_later(retired: Post, after_s: float) -> None:
     """What a reload replaced, once what is in flight through it has ended."""
     await asyncio.sleep(after_s)
     await retired.close()

@@ -45,15 +45,15 @@ class DeliveryStore:
         """Close every line."""
         await asyncio.gather(self._claims.close(), self._records.close())
 
-    async def claim(
-        self, bucket: int, *, limit: int, host_limit: int, rooms: Mapping[int, int], without: set[int]
-    ) -> list[DueDelivery]:
-        """What is due in one bucket, for one lease: at most `limit`, of each host at most its room (`host_limit` where
-        `rooms` says nothing), of hosts in `without` nothing."""
-        closed = without | {host for host, room in rooms.items() if room <= 0}
-        rooms = {host: room for host, room in rooms.items() if host not in closed}
+    async def claim(self, bucket: int, *, limit: int, host_limit: int, rooms: Mapping[int, int]) -> list[DueDelivery]:
+        """What is due in one bucket, for one lease: at most `limit`, of each host at most its room.
+
+        `rooms` names the hosts that take less than `host_limit`; those that take nothing are passed over.
+        """
+        full = [host for host, room in rooms.items() if room <= 0]
+        some = {host: room for host, room in rooms.items() if room > 0}
         rows = await self._claims.fetch(
-            SQL["claim"], bucket, list(closed), list(rooms), list(rooms.values()), host_limit, limit, self.lease_ms
+            SQL["claim"], bucket, full, list(some), list(some.values()), host_limit, limit, self.lease_ms
         )
         return [_due(bucket, row) for row in rows]
 

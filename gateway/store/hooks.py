@@ -46,8 +46,8 @@ class HookStore:
         """No hooks: what happens meanwhile is told to nobody."""
         await self.line.fetch(SQL["forget"])
 
-    async def feed(self, hooks: Sequence[Hook]) -> tuple[int, int]:
-        """Turn the next events into deliveries; returns how many events were seen, and how many deliveries made."""
+    async def feed(self, hooks: Sequence[Hook]) -> tuple[int, int, bool]:
+        """Turn the next events into deliveries: events seen, deliveries made, and whether there is a place to go on."""
         rows = await self.line.fetch(
             SQL["feed"],
             [hook.route for hook in hooks],
@@ -56,4 +56,4 @@ class HookStore:
             [hook.url.key_number for hook in hooks],
             [hook.url.blob for hook in hooks],
         )
-        return rows[0]["seen"], rows[0]["hooked"]
+        return rows[0]["seen"], rows[0]["hooked"], rows[0]["begun"]

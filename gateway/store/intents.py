@@ -177,6 +177,7 @@ class IntentStore:
             return Claimed(
                 claim.key,
                 claim.attempt_id,
+                claim.holder,
                 row["fence"],
                 row["method"],
                 row["path"],

@@ -31,18 +31,26 @@ class Lease:
         self._sure_until = 0.0
         self.holder: UUID = uuid4()
 
-    def surely_held(self) -> bool:
-        """Whether no rescuer can have taken over yet: asked right before a first byte is sent."""
-        return self._clock() < self._sure_until
+    def surely_held(self, holder: UUID | None = None) -> bool:
+        """Whether no rescuer can have taken over yet: asked right before a first byte is sent.
+
+        `holder` is the name an attempt was begun under: what an older name of this worker held is somebody else's.
+        """
+        return (holder is None or holder == self.holder) and self._clock() < self._sure_until
 
     async def enter(self) -> None:
         """Take a name; done at start, and again after having been declared dead."""
         async with self._changing:
             await self._enter()
 
-    async def renew(self) -> bool:
-        """Keep the lease; False when a rescuer has declared this worker dead, which then goes on under a new name."""
+    async def renew(self, holder: UUID | None = None) -> bool:
+        """Keep the lease; False when a rescuer has declared this worker dead, which then goes on under a new name.
+
+        With `holder`, also False when that is no longer this worker's name.
+        """
         async with self._changing:
+            if holder is not None and holder != self.holder:
+                return False
             asked_at = self._clock()
             if await self._line.fetch(SQL["renew"], self.holder, self._lease_ms):
                 self._sure_until = asked_at + self._lease_ms / 1000

@@ -243,7 +243,7 @@ def _intent(row: asyncpg.Record) -> Document:
     return {
         **_entry(row),
         "caller": row["caller"].hex(),
-        "payload_sha256": row["payload_sha256"].hex(),
+        "payload_sha256": None if row["payload_sha256"] is None else row["payload_sha256"].hex(),
         "in_doubt": doubt,
         "response": response,
         "deliveries": [],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from uuid import UUID
 
 import asyncpg
@@ -21,30 +22,33 @@ class QueueStore:
         self.line = Line(url)
         self._buckets = range(buckets)
 
-    async def take(self, holder: UUID, limit: int, key: IntentKey | None = None) -> list[Taken]:
-        """Begin the attempts of one intent, or of the oldest that wait, `limit` at most."""
+    async def take(
+        self, holder: UUID, limit: int, key: IntentKey | None = None, without: Collection[str] = ()
+    ) -> list[Taken]:
+        """Begin the attempts of one intent, or of the oldest that wait, `limit` at most, on any route but some."""
         taken: list[Taken] = []
         for bucket in self._buckets if key is None else (key.bucket,):
             if len(taken) >= limit:
                 break
             logical = None if key is None else key.logical
-            rows = await self.line.fetch(SQL["take"], bucket, limit - len(taken), holder, logical)
-            taken += [_taken(bucket, row) for row in rows]
+            rows = await self.line.fetch(SQL["take"], bucket, limit - len(taken), holder, logical, list(without))
+            taken += [_taken(bucket, holder, row) for row in rows]
         return taken
 
     async def held(self, holder: UUID) -> list[Taken]:
         """What this holder has begun and not ended (REC-7)."""
         return [
-            _taken(bucket, row)
+            _taken(bucket, holder, row)
             for bucket in self._buckets
             for row in await self.line.fetch(SQL["held"], bucket, holder)
         ]
 
 
-def _taken(bucket: int, row: asyncpg.Record) -> Taken:
+def _taken(bucket: int, holder: UUID, row: asyncpg.Record) -> Taken:
     claimed = Claimed(
         IntentKey(bucket, row["logical_key"]),
         row["attempt_id"],
+        holder,
         row["fence"],
         row["method"],
         row["path"],

@@ -100,6 +100,10 @@ class Upstream:
             raise
         return exchange
 
+    def retire(self) -> None:
+        """Another client has taken over: close what is idle, let what is in flight come to its end."""
+        self._pool.retire()
+
     async def close(self) -> None:
         """Close every connection; exchanges and tunnels still in use are cut."""
         await self._pool.close()

@@ -71,6 +71,12 @@ class Pool:
                     continue
             return await self._open(deadline)
 
+    def retire(self) -> None:
+        """Take no more requests; those in flight, streams and tunnels come to their own end."""
+        self._closed = True
+        for connection in list(self._idle):
+            connection.close()
+
     async def close(self) -> None:
         """Close every connection, tunnels and those in use included; further requests fail unsent."""
         self._closed = True

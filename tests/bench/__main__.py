@@ -1,6 +1,6 @@
 """The command behind `make bench`.
 
-python -m tests.bench [--seconds 8] [--rounds 3] [--only passthrough,handshake,latency,memory] [--profile]
+python -m tests.bench [--seconds 8] [--rounds 3] [--only passthrough,transparent,handshake,latency] [--profile]
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tests.bench.measures import Plan, Residence
 from tests.bench.programs import BenchError
 from tests.bench.report import Results
 
-MEASURES = ("passthrough", "handshake", "latency", "memory")
+MEASURES = ("passthrough", "transparent", "handshake", "latency", "memory")
 
 
 def main() -> int:
@@ -49,6 +49,8 @@ async def _bench(options: argparse.Namespace) -> Results:
         if "passthrough" in wanted:
             results.passthrough_post = await measures.passthrough(ground, plan, "POST", _say)
             results.passthrough_get = await measures.passthrough(ground, plan, "GET", _say)
+        if "transparent" in wanted:
+            results.transparent = await measures.transparent(ground, plan, _say)
         if "handshake" in wanted:
             results.handshake = await measures.handshake(ground, plan, _say)
         if "latency" in wanted:

@@ -22,7 +22,10 @@ from tests.postgres import make_data_dir
 CHANGES = {
     "workers": 1,
     "recovery": {"lease": "15s", "interval": "1s"},
-    "routes": [{"path": "/orders/**", "ttl": "30s", "max_pending": 1_000_000}],
+    "routes": [
+        {"path": "/orders/**", "ttl": "30s", "max_pending": 1_000_000},
+        {"path": "/transparent", "mode": "transparent"},
+    ],
 }
 
 

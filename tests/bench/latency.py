@@ -23,13 +23,19 @@ SERVER_ID = b"DTT-2PHP-Server-Correlation-ID: "
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """Milliseconds of a handshake and of two bare round trips."""
+    """Milliseconds of a handshake and of two bare round trips; of a transparent request and of one bare one."""
 
     handshakes: int
     handshake_p50_ms: float
     handshake_p99_ms: float
     bare_p50_ms: float
     bare_p99_ms: float
+    transparent_p50_ms: float
+    one_bare_p50_ms: float
+
+    @property
+    def transparent_added_p50_ms(self) -> float:
+        return self.transparent_p50_ms - self.one_bare_p50_ms
 
     @property
     def added_p50_ms(self) -> float:
@@ -40,20 +46,27 @@ def measure(port: int, prefix: str, count: int) -> Latency:
     """`count` handshakes and as many pairs of bare requests, in turn."""
     handshakes: list[float] = []
     bare: list[float] = []
+    one_bare: list[float] = []
+    transparent: list[float] = []
     clock = time.perf_counter
     with Client(port) as client:
         for number in range(WARM_UP + count):
             started = clock()
             client.bare(BODY)
+            one_bare.append((clock() - started) * 1e3)
             client.bare(b"")
             between = clock()
             client.handshake(b"%b%d" % (prefix.encode(), number))
             ended = clock()
             bare.append((between - started) * 1e3)
             handshakes.append((ended - between) * 1e3)
+            client.transparent(BODY)
+            transparent.append((clock() - ended) * 1e3)
     handshake_p50, handshake_p99 = _p50_p99(handshakes[WARM_UP:])
     bare_p50, bare_p99 = _p50_p99(bare[WARM_UP:])
-    return Latency(count, handshake_p50, handshake_p99, bare_p50, bare_p99)
+    transparent_p50, _ = _p50_p99(transparent[WARM_UP:])
+    one_bare_p50, _ = _p50_p99(one_bare[WARM_UP:])
+    return Latency(count, handshake_p50, handshake_p99, bare_p50, bare_p99, transparent_p50, one_bare_p50)
 
 
 class Client:
@@ -73,6 +86,10 @@ class Client:
     def bare(self, body: bytes) -> None:
         """The same request without a word of 2PHP: passed through."""
         self._ask(b"/orders", AUTHORIZATION, body)
+
+    def transparent(self, body: bytes) -> None:
+        """The same on a transparent route: the gateway does it all by itself."""
+        self._ask(b"/transparent", AUTHORIZATION, body)
 
     def handshake(self, client_id: bytes) -> None:
         """Both phases."""

@@ -1,4 +1,4 @@
-"""The four measures. Peers and gateway take turns, A B A B; a ratio is of neighbours in time, and the median counts."""
+"""The measures. Peers and gateway take turns, A B A B; a ratio is of neighbours in time, and the median counts."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from tests.bench.programs import BenchError
 from tests.bench.wrk import Load
 
 WARM_UP_S = 1
+ORDERS, TRANSPARENT = "/orders", "/transparent"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,18 +65,43 @@ class Residence:
 async def passthrough(ground: Ground, plan: Plan, method: str, say: Callable[[str], None]) -> Comparison:
     """Pass-through against nginx as a proxy, in front of the same upstream."""
     comparison = Comparison("gateway", "nginx")
-    await _proxied(ground.proxy.url, ground.proxy_sources, plan, method, WARM_UP_S)
+    await _proxied(ground.proxy.url + ORDERS, ground.proxy_sources, plan, method, WARM_UP_S)
     await passed_through(ground, plan, method, WARM_UP_S)
     for number in range(plan.rounds):
-        comparison.peer.append(await _proxied(ground.proxy.url, ground.proxy_sources, plan, method, plan.seconds))
+        url = ground.proxy.url + ORDERS
+        comparison.peer.append(await _proxied(url, ground.proxy_sources, plan, method, plan.seconds))
         comparison.ours.append(await passed_through(ground, plan, method, plan.seconds))
         say(_line(f"pass-through {method}", number, comparison))
     return comparison
 
 
+async def transparent(ground: Ground, plan: Plan, say: Callable[[str], None]) -> Comparison:
+    """Transparent mode, everything durable, against nginx as a plain proxy. Each answer must have its COMMITTED row."""
+    comparison = Comparison("gateway", "nginx")
+
+    async def take_ours(seconds: int) -> Load:
+        await ground.checkpoint()
+        before = await ground.committed()
+        url = ground.gateway.url + TRANSPARENT
+        taken = await _proxied(url, ground.gateway_sources, plan, "POST", seconds)
+        committed = await ground.committed() - before
+        if not taken.count <= committed <= taken.count + plan.connections:  # wrk leaves without its last answers
+            raise BenchError(f"{taken.count} requests were answered, but {committed} are COMMITTED in Postgres")
+        return taken
+
+    await take_ours(WARM_UP_S)
+    for number in range(plan.rounds):
+        comparison.peer.append(
+            await _proxied(ground.proxy.url + ORDERS, ground.proxy_sources, plan, "POST", plan.seconds)
+        )
+        comparison.ours.append(await take_ours(plan.seconds))
+        say(_line("transparent POST", number, comparison))
+    return comparison
+
+
 async def passed_through(ground: Ground, plan: Plan, method: str, seconds: int) -> Load:
     """One load of plain requests on the gateway."""
-    return await _proxied(ground.gateway.url, ground.gateway_sources, plan, method, seconds)
+    return await _proxied(ground.gateway.url + ORDERS, ground.gateway_sources, plan, method, seconds)
 
 
 async def handshake(ground: Ground, plan: Plan, say: Callable[[str], None]) -> Comparison:
@@ -127,7 +153,7 @@ async def added_latency(ground: Ground, plan: Plan) -> Latency:
 
 async def _proxied(url: str, sources: CpuSources, plan: Plan, method: str, seconds: int) -> Load:
     return await asyncio.to_thread(
-        wrk.passthrough, url, method, seconds=seconds, connections=plan.connections, sources=sources
+        wrk.plain, url, method, seconds=seconds, connections=plan.connections, sources=sources
     )
 
 

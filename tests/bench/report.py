@@ -36,6 +36,7 @@ class Results:
     machine: dict[str, object]
     passthrough_post: Comparison | None = None
     passthrough_get: Comparison | None = None
+    transparent: Comparison | None = None
     handshake: Comparison | None = None
     latency: Latency | None = None
     memory: Residence | None = None
@@ -67,12 +68,17 @@ def goals(results: Results) -> list[Goal]:
         found.append(Goal("  the same by CPU time per request", results.passthrough_post.cpu_ratio))
     if results.passthrough_get is not None:
         found.append(Goal("pass-through ÷ nginx proxy, GET", results.passthrough_get.ratio))
+    if results.transparent is not None:
+        found.append(Goal("transparent ÷ nginx proxy, POST", results.transparent.ratio, limit=0.3))
+        found.append(Goal("  the same by CPU time per request", results.transparent.cpu_ratio))
     if results.handshake is not None:
         found.append(Goal("handshakes/s ÷ pgbench's three transactions", results.handshake.ratio, limit=1.7))
         found.append(Goal("  the same by CPU time in Postgres", results.handshake.cpu_ratio))
     if results.latency is not None:
         added = results.latency.added_p50_ms
         found.append(Goal("added p50 of a handshake, one connection", added, "ms", limit=1.2, at_least=False))
+        added = results.latency.transparent_added_p50_ms
+        found.append(Goal("added p50 of transparent mode, one connection", added, "ms", limit=0.6, at_least=False))
     if results.memory is not None:
         found.append(Goal("idle worker, resident", results.memory.idle.rss_mib, "MiB", limit=70, at_least=False))
         found.append(Goal("  its share of shared pages only (PSS)", results.memory.idle.pss_mib, "MiB"))
@@ -93,7 +99,7 @@ def write_json(results: Results, directory: Path) -> Path:
     """Everything, single rounds included; returns where."""
     document: dict[str, Any] = asdict(results)
     document["goals"] = [{**asdict(goal), "met": goal.met} for goal in goals(results)]
-    for name in ("passthrough_post", "passthrough_get", "handshake"):
+    for name in ("passthrough_post", "passthrough_get", "transparent", "handshake"):
         comparison: Comparison | None = getattr(results, name)
         if comparison is not None:
             document[name] |= {
@@ -134,6 +140,7 @@ def _load_table(results: Results) -> str:
     for name, comparison, peer in (
         ("POST 1 KiB", results.passthrough_post, "nginx"),
         ("GET", results.passthrough_get, "nginx"),
+        ("transparent", results.transparent, "nginx"),
         ("handshake", results.handshake, "pgbench"),
     ):
         if comparison is not None:

@@ -41,9 +41,9 @@ class Handshakes:
     confirmed: int
 
 
-def passthrough(url: str, method: str, *, seconds: int, connections: int, sources: CpuSources) -> Load:
+def plain(url: str, method: str, *, seconds: int, connections: int, sources: CpuSources) -> Load:
     """Plain requests as fast as they are answered."""
-    finished = _wrk(url + "/orders", "passthrough.lua", [method], seconds, connections, sources)
+    finished = _wrk(url, "passthrough.lua", [method], seconds, connections, sources)
     said = _said(finished)
     if said["bytes"] < said["requests"] * BODY_BYTES:
         raise BenchError(f"the answers of {url} are shorter than {BODY_BYTES} bytes")

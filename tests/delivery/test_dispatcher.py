@@ -7,14 +7,18 @@ import json
 from collections import Counter
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
 from gateway.background import dispatcher as dispatcher_module
-from gateway.background.dispatcher import Dispatched
+from gateway.background.dispatcher import Dispatched, Dispatcher
 from gateway.delivery.guard import AddressGuard
+from gateway.delivery.hosts import Hosts
 from gateway.delivery.signing import caller_key
+from gateway.protocol.deliveries import DueDelivery, Outcome
 from gateway.protocol.faults import StoreAway
+from gateway.store.deliveries import DeliveryStore
 from gateway.vault import Key, KeyRing
 from tests.delivery.office import ALICE, SIGNING_KEY, Outbox
 from tests.delivery.receiver import OK, Names, Received, Receiver, answer
@@ -207,7 +211,7 @@ async def test_a_claim_is_a_lease(outbox: Outbox, receiver: Receiver) -> None:
     """What a dispatcher claimed is nobody else's until the lease ends; then it is anybody's."""
     delivery = await outbox.callback(url(receiver))
     store = outbox.post(lease_ms=60_000).store
-    claim = {"limit": 10, "host_limit": 8, "rooms": {}, "without": set()}
+    claim = {"limit": 10, "host_limit": 8, "rooms": {}}
     (claimed,) = await store.claim(0, **claim)  # type: ignore[arg-type]
     assert claimed.id == delivery
     assert await outbox.post().dispatcher.run_once() == Dispatched()
@@ -253,7 +257,7 @@ async def test_the_same_failure_recorded_twice_counts_once(outbox: Outbox, recei
     """Two who hold one delivery, one of them past its lease: an attempt of the schedule is used up once."""
     receiver.behave = receiver.say(answer(500))
     delivery = await outbox.callback(url(receiver))
-    claim = {"limit": 10, "host_limit": 8, "rooms": {}, "without": set()}
+    claim = {"limit": 10, "host_limit": 8, "rooms": {}}
     post = outbox.post()
     (first,) = await post.store.claim(0, **claim)  # type: ignore[arg-type]
     await outbox.make_due(delivery)
@@ -313,6 +317,39 @@ async def test_every_bucket_is_looked_through(fresh_database: str, receiver: Rec
     assert len({row["bucket"] for row in await outbox.owner.fetch("SELECT bucket FROM deliveries")}) == 4
     assert (await outbox.post().dispatcher.run_once()).delivered == len(made)
     await outbox.close()
+
+
+async def test_an_attempt_that_ends_while_a_claim_is_made_is_not_overlooked(
+    outbox: Outbox, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The claim passed its host over, for it was full; now nothing is under way; there is work all the same."""
+    monkeypatch.setattr(dispatcher_module, "LOOK_AGAIN_S", 0.01)
+    made = await outbox.callbacks(url(receiver), 2)
+    post = outbox.post()
+    looked_again, ended = asyncio.Event(), asyncio.Event()
+    in_vain = 0
+
+    class SlowClaims(DeliveryStore):
+        async def claim(self, *arguments: Any, **named: Any) -> list[DueDelivery]:
+            nonlocal in_vain
+            due = await super().claim(*arguments, **named)
+            in_vain += not due
+            if in_vain == 2:  # the second look, while the first attempt is still under way
+                looked_again.set()
+                await ended.wait()
+            return due
+
+    async def deliver(due: DueDelivery) -> Outcome:
+        await looked_again.wait()
+        outcome = await post.carrier.deliver(due)
+        asyncio.get_running_loop().call_soon(ended.set)
+        return outcome
+
+    store = SlowClaims(outbox.url, lease_ms=10_000)
+    counts = await Dispatcher(store, deliver, Hosts(limit=1), buckets=1).run_once()
+    assert counts == Dispatched(claimed=2, delivered=2)
+    assert sorted(receiver.ids) == sorted(str(delivery) for delivery in made)
+    await store.close()
 
 
 # --- one bad host starves nobody

@@ -161,3 +161,26 @@ async def test_many_confirmations_run_once_each(make_gateway: MakeGateway, upstr
 
 async def _true(value: bool) -> bool:
     return value
+
+
+async def test_auto_confirming_asynchronous_work_never_sends_it_twice(
+    make_gateway: MakeGateway, upstream: FakeUpstream
+) -> None:
+    """ACM-5, ASY-1: the queue runs it; the auto-confirming caller waits for that result."""
+    release = asyncio.Event()
+
+    async def slow(wire: Wire) -> None:
+        await wire.request()
+        await release.wait()
+        await wire.send(CREATED)
+
+    upstream.script = slow
+    gateway = await make_gateway(routes=ASYNC)
+    registered = await gateway.register("c-1")
+    waiting = asyncio.create_task(gateway.register("c-1", DTT_2PHP_Auto_Confirm="true"))
+    await eventually(lambda: _true(bool(upstream.requests)))
+    await asyncio.wait([waiting], timeout=2.5)  # time enough for the queue to send a second one
+    release.set()
+    answer = await waiting
+    assert (answer.status, answer.phase, answer.server_id) == (201, "COMMITTED", registered.server_id)
+    assert len(upstream.requests) == 1

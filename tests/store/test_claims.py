@@ -26,7 +26,9 @@ async def test_a_claim_hands_out_what_was_registered(store: IntentStore, superus
     await store.register(new)
     claim = claim_of(new)
     claimed = await store.claim(claim)
-    assert claimed == Claimed(new.key, claim.attempt_id, 1, "POST", b"/orders/%2F", None, "sync", new.payload)
+    assert claimed == Claimed(
+        new.key, claim.attempt_id, claim.holder, 1, "POST", b"/orders/%2F", None, "sync", new.payload
+    )
     row = await superuser.connection.fetchrow("SELECT * FROM attempts")
     assert row is not None
     assert (row["number"], row["attempt_id"], row["fence"], row["holder"]) == (1, claim.attempt_id, 1, HOLDER)
@@ -125,6 +127,6 @@ async def test_an_unclaimed_intent_is_not_settled(store: IntentStore, superuser:
     """FSM-1: WAITING_CONFIRM never becomes COMMITTED."""
     new = new_intent("c-1")
     await store.register(new)
-    never = Claimed(new.key, uuid4(), 0, "POST", new.path, None, "sync", new.payload)
+    never = Claimed(new.key, uuid4(), uuid4(), 0, "POST", new.path, None, "sync", new.payload)
     assert await store.settle(settlement_of(never)) is False
     assert await superuser.phase(new.key) is Phase.WAITING_CONFIRM

@@ -343,3 +343,16 @@ async def test_names_of_the_long_dead_are_forgotten_unless_they_still_hold_somet
     assert await superuser.count("holders") == 2
     assert await superuser.value("SELECT count(*) FROM holders WHERE holder = $1", lease.holder) == 1
     await owner.close()
+
+
+async def test_what_an_older_name_held_is_never_surely_held_again(lease: Lease) -> None:
+    """REC-1: a worker that was declared dead goes on under a new name, and must not send what the old one claimed."""
+    before = lease.holder
+    assert lease.surely_held(before)
+    await lease.hand_back()
+    assert await lease.renew() is False
+    assert lease.holder != before
+    assert lease.surely_held(lease.holder)
+    assert not lease.surely_held(before)
+    assert await lease.renew(before) is False
+    assert await lease.renew(lease.holder) is True

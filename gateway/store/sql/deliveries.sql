@@ -2,7 +2,7 @@
 -- ACM-3: takes what is due in one bucket, for one lease: a claim moves `next_at` past it, so what a dead claimer held comes
 -- back by itself. Skips hosts that take nothing now ($2), takes of the others no more than they have room for ($3, $4; else
 -- $5), and no more than $6 in all. The 512 longest due are looked at, written here and not passed in: the planner must know
--- that they are few; hosts that were served are among $2 the next time, so a long queue of one host hides no other for long.
+-- that they are few; a host that got its fill is among $2 the next time, so a long queue of one host hides no other for long.
 WITH candidates AS MATERIALIZED (
     SELECT d.logical_key, d.id, d.host, d.next_at FROM deliveries d
     WHERE d.bucket = $1 AND d.next_at <= now() AND d.host <> ALL ($2::bigint[])

@@ -34,4 +34,5 @@ WITH place AS MATERIALIZED (
     FROM (SELECT xid, id FROM fresh ORDER BY xid DESC, id DESC LIMIT 1) AS l
     WHERE c.name = 'hooks'
 )
-SELECT (SELECT count(*) FROM fresh) AS seen, (SELECT count(*) FROM hooked) AS hooked;
+SELECT (SELECT count(*) FROM fresh) AS seen, (SELECT count(*) FROM hooked) AS hooked,
+    EXISTS (SELECT FROM cursors WHERE name = 'hooks') AS begun;

@@ -1,12 +1,14 @@
 -- name: take
--- ASY-1: takes confirmed work and begins its attempts, in one statement. $4 names one intent, or null for the oldest.
+-- ASY-1: takes confirmed work and begins its attempts, in one statement. $4 names one intent, or null for the oldest; $5
+-- are routes that have no room.
 WITH picked AS (
     SELECT q.logical_key, q.sealed, q.sealed_with
     FROM queue q
+    JOIN intents w ON w.bucket = $1 AND w.logical_key = q.logical_key AND w.route <> ALL ($5::text[])
     WHERE q.bucket = $1 AND ($4::bytea IS NULL OR q.logical_key = $4)
     ORDER BY q.queued_at
     LIMIT $2
-    FOR UPDATE SKIP LOCKED
+    FOR UPDATE OF q SKIP LOCKED
 ), gone AS (
     DELETE FROM queue q USING picked p WHERE q.bucket = $1 AND q.logical_key = p.logical_key
 ), begun AS (

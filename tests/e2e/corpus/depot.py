@@ -120,7 +120,7 @@ class Depot:
         return web.Response(status=int(status), reason=reason or None, text=f"said {status}\n")
 
     async def _large(self, request: web.Request) -> web.StreamResponse:
-        return web.Response(body=LARGE)
+        return web.Response(body=LARGE, status=_status(request))
 
     async def _large_chunked(self, request: web.Request) -> web.StreamResponse:
         answer = web.StreamResponse()
@@ -139,7 +139,7 @@ class Depot:
 
     async def _slow(self, request: web.Request) -> web.StreamResponse:
         parts = [b"one ", b"two ", b"three\n"]
-        answer = web.StreamResponse(headers={"Content-Type": "text/plain"})
+        answer = web.StreamResponse(status=_status(request), headers={"Content-Type": "text/plain"})
         answer.content_length = sum(map(len, parts))
         await answer.prepare(request)
         for part in parts:
@@ -165,3 +165,8 @@ class Depot:
 
     async def _page(self, request: web.Request) -> web.StreamResponse:
         return web.Response(body=PAGE, content_type="text/html", charset="utf-8")
+
+
+def _status(request: web.Request) -> int:
+    """What the client asks for."""
+    return int(request.query.get("status", "200"))
