@@ -89,7 +89,8 @@ async def _bind_keys(connection: asyncpg.Connection[asyncpg.Record], keys: Seque
 async def _in_use(connection: asyncpg.Connection[asyncpg.Record], number: int) -> bool:
     """Asked only for a key that is missing from the configuration, so a walk through the tables is affordable."""
     used: bool = await connection.fetchval(
-        "SELECT EXISTS (SELECT FROM secrets WHERE sealed_with = $1) OR EXISTS (SELECT FROM payloads WHERE sealed_with = $1)"
+        "SELECT EXISTS (SELECT FROM secrets WHERE sealed_with = $1)"
+        " OR EXISTS (SELECT FROM payloads WHERE sealed_with = $1)"
         " OR EXISTS (SELECT FROM responses WHERE sealed_with = $1) OR EXISTS (SELECT FROM queue WHERE sealed_with = $1)"
         " OR EXISTS (SELECT FROM deliveries WHERE sealed_with = $1 AND state = 'pending')",
         number,
