@@ -55,6 +55,7 @@ async def _bench(options: argparse.Namespace) -> Results:
             results.handshake = await measures.handshake(ground, plan, _say)
         if "latency" in wanted:
             results.latency = await measures.added_latency(ground, plan)
+            results.black_hole = await measures.black_hole(ground, plan)
         if "memory" in wanted:
             if results.handshake is None:
                 await measures.checked_handshakes(ground, plan, "memory-", plan.seconds)

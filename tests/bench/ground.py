@@ -22,6 +22,7 @@ from tests.postgres import make_data_dir
 CHANGES = {
     "workers": 1,
     "recovery": {"lease": "15s", "interval": "1s"},
+    "callbacks": {"allow_http": True, "allow_networks": ["127.0.0.0/8"]},
     "routes": [
         {"path": "/orders/**", "ttl": "30s", "max_pending": 1_000_000},
         {"path": "/transparent", "mode": "transparent"},

@@ -69,6 +69,37 @@ def measure(port: int, prefix: str, count: int) -> Latency:
     return Latency(count, handshake_p50, handshake_p99, bare_p50, bare_p99, transparent_p50, one_bare_p50)
 
 
+@dataclass(frozen=True, slots=True)
+class BlackHole:
+    """Milliseconds of an auto-confirm call without a callback, and with one to a host that never answers."""
+
+    calls: int
+    plain_p99_ms: float
+    black_hole_p99_ms: float
+
+    @property
+    def added_p99_ms(self) -> float:
+        return self.black_hole_p99_ms - self.plain_p99_ms
+
+
+def measure_black_hole(port: int, prefix: str, count: int) -> BlackHole:
+    """ACM-2: `count` calls of each kind, in turn. The host takes connections and never says a word."""
+    plain: list[float] = []
+    lost: list[float] = []
+    clock = time.perf_counter
+    with socket.create_server(("127.0.0.1", 0), backlog=4096) as hole, Client(port) as client:
+        callback = b"DTT-2PHP-Callback: http://127.0.0.1:%d/\r\n" % hole.getsockname()[1]
+        for number in range(WARM_UP + count):
+            started = clock()
+            client.auto(b"%bp%d" % (prefix.encode(), number), b"")
+            between = clock()
+            client.auto(b"%bb%d" % (prefix.encode(), number), callback)
+            ended = clock()
+            plain.append((between - started) * 1e3)
+            lost.append((ended - between) * 1e3)
+    return BlackHole(count, _p50_p99(plain[WARM_UP:])[1], _p50_p99(lost[WARM_UP:])[1])
+
+
 class Client:
     """A keep-alive connection to the gateway."""
 
@@ -90,6 +121,13 @@ class Client:
     def transparent(self, body: bytes) -> None:
         """The same on a transparent route: the gateway does it all by itself."""
         self._ask(b"/transparent", AUTHORIZATION, body)
+
+    def auto(self, client_id: bytes, callback: bytes) -> None:
+        """One round trip with an ID, with or without a callback."""
+        ids = AUTHORIZATION + ENABLED + b"DTT-2PHP-Client-Correlation-ID: %b\r\n" % client_id
+        head = self._ask(b"/orders", ids + b"DTT-2PHP-Auto-Confirm: true\r\n" + callback, BODY)
+        if b"DTT-2PHP-Phase-State: COMMITTED" not in head:
+            raise BenchError("an auto-confirm call was answered, but not committed")
 
     def handshake(self, client_id: bytes) -> None:
         """Both phases."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from tests.bench import latency, pgbench, wrk
 from tests.bench.ground import Ground
-from tests.bench.latency import Latency
+from tests.bench.latency import BlackHole, Latency
 from tests.bench.processes import CpuSources, Memory
 from tests.bench.programs import BenchError
 from tests.bench.wrk import Load
@@ -149,6 +149,12 @@ async def added_latency(ground: Ground, plan: Plan) -> Latency:
     """What a handshake takes longer than two bare requests, at one connection."""
     await ground.checkpoint()
     return await asyncio.to_thread(latency.measure, ground.gateway.port, "latency-", plan.handshakes)
+
+
+async def black_hole(ground: Ground, plan: Plan) -> BlackHole:
+    """What a callback host that never answers costs its callers, at one connection."""
+    await ground.checkpoint()
+    return await asyncio.to_thread(latency.measure_black_hole, ground.gateway.port, "hole-", plan.handshakes)
 
 
 async def _proxied(url: str, sources: CpuSources, plan: Plan, method: str, seconds: int) -> Load:

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from tests.bench.latency import Latency
+from tests.bench.latency import BlackHole, Latency
 from tests.bench.measures import Comparison, Plan, Residence
 from tests.bench.wrk import Load
 
@@ -39,6 +39,7 @@ class Results:
     transparent: Comparison | None = None
     handshake: Comparison | None = None
     latency: Latency | None = None
+    black_hole: BlackHole | None = None
     memory: Residence | None = None
     notes: list[str] = field(default_factory=list)
 
@@ -79,6 +80,9 @@ def goals(results: Results) -> list[Goal]:
         found.append(Goal("added p50 of a handshake, one connection", added, "ms", limit=1.2, at_least=False))
         added = results.latency.transparent_added_p50_ms
         found.append(Goal("added p50 of transparent mode, one connection", added, "ms", limit=0.6, at_least=False))
+    if results.black_hole is not None:
+        added = results.black_hole.added_p99_ms
+        found.append(Goal("added p99 of a black-hole callback host", added, "ms", limit=10, at_least=False))
     if results.memory is not None:
         found.append(Goal("idle worker, resident", results.memory.idle.rss_mib, "MiB", limit=70, at_least=False))
         found.append(Goal("  its share of shared pages only (PSS)", results.memory.idle.pss_mib, "MiB"))
