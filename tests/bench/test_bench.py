@@ -28,7 +28,7 @@ def test_a_short_run_measures_everything_and_finds_every_confirmed_handshake_in_
     [path] = tmp_path.glob("*.json")
     results = json.loads(path.read_text())
     limits = {goal["name"]: goal["limit"] for goal in results["goals"] if goal["limit"] is not None}
-    assert sorted(limits.values()) == [0.45, 1.2, 1.7, 70]
+    assert sorted(limits.values()) == [0.3, 0.45, 0.6, 1.2, 1.7, 10, 70]
     for name in limits:
         assert name in finished.stdout
     assert results["handshake"]["ours"][0]["count"] > 0

@@ -50,6 +50,10 @@ async def test_a_migration_is_applied_whole_or_not_at_all(empty_database: str, m
     monkeypatch.setattr(migrations, "available", lambda: broken)
     with pytest.raises(asyncpg.DivisionByZeroError):
         await migrate(empty_database)
+    unnoted = [*whole, (9999, None, "CREATE TABLE half (x int)")]  # done, but the note of it fails
+    monkeypatch.setattr(migrations, "available", lambda: unnoted)
+    with pytest.raises(asyncpg.NotNullViolationError):
+        await migrate(empty_database)
     mended = [*whole, (9999, "9999_broken.sql", "CREATE TABLE half (x int)")]
     monkeypatch.setattr(migrations, "available", lambda: mended)
     assert await migrate(empty_database) == ["9999_broken.sql"]

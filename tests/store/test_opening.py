@@ -109,6 +109,17 @@ async def test_a_rotation_by_eight_at_once_is_one_rotation(fresh_database: str, 
     assert (await open_with(fresh_database, NEW)).pepper == before.pepper
 
 
+async def test_two_who_bring_the_same_new_key_number_it_once(fresh_database: str, superuser: Superuser) -> None:
+    """Decision 12: both look for it before either has written it."""
+    await open_with(fresh_database, OLD)
+    async with superuser.connection.transaction():
+        await superuser.connection.execute("LOCK TABLE sealing_keys IN SHARE ROW EXCLUSIVE MODE")
+        opening_twice = asyncio.gather(*(open_with(fresh_database, NEW, OLD) for _ in range(2)))
+        await superuser.until_blocked(2)
+    one, two = await opening_twice
+    assert one.ring.sealed_with == two.ring.sealed_with
+
+
 async def test_another_number_of_buckets_is_refused(fresh_database: str) -> None:
     """Decision 3."""
     with pytest.raises(MigrationError):
