@@ -9,6 +9,7 @@ import asyncio
 import base64
 import contextlib
 import hashlib
+import inspect
 import json
 import os
 import signal
@@ -262,8 +263,12 @@ async def database(url: str) -> AsyncIterator[asyncpg.Connection[asyncpg.Record]
 
 
 async def eventually(check: Any, *, within_s: float = PATIENCE_S) -> Any:
-    """Wait until an async check returns something true."""
+    """Wait until a check, async or not, returns something true."""
     async with asyncio.timeout(within_s):
-        while not (found := await check()):  # noqa: ASYNC110 - other processes set no events
+        while True:
+            found = check()
+            if inspect.isawaitable(found):
+                found = await found
+            if found:
+                return found
             await asyncio.sleep(0.02)
-        return found

@@ -43,7 +43,7 @@ async def test_a_confirmation_is_accepted_and_its_outcome_is_polled(
     assert accepted.headers["Retry-After"]
     running = await gateway.request("GET", accepted.headers["Location"])
     assert (running.status, running.phase) == (202, "PROCESSING")
-    await eventually(lambda: _true(bool(upstream.requests)))
+    await eventually(lambda: bool(upstream.requests))
     release.set()
     done = await until_settled(gateway, accepted.headers["Location"])
     assert (done.status, done.phase, done.body) == (200, "COMMITTED", b'{"id": "17"}')
@@ -128,7 +128,7 @@ async def test_work_begun_by_a_gateway_that_died_is_in_doubt(make_gateway: MakeG
     gateway = await make_gateway(routes=ASYNC)
     registered = await gateway.register("c-1")
     await gateway.confirm("c-1", registered.server_id)
-    await eventually(lambda: _true(bool(upstream.requests)))
+    await eventually(lambda: bool(upstream.requests))
     await gateway.kill()
     await gateway.start()
 
@@ -159,10 +159,6 @@ async def test_many_confirmations_run_once_each(make_gateway: MakeGateway, upstr
     assert sorted(int(seen.body) for seen in upstream.requests) == list(range(150))
 
 
-async def _true(value: bool) -> bool:
-    return value
-
-
 async def test_auto_confirming_asynchronous_work_never_sends_it_twice(
     make_gateway: MakeGateway, upstream: FakeUpstream
 ) -> None:
@@ -178,7 +174,7 @@ async def test_auto_confirming_asynchronous_work_never_sends_it_twice(
     gateway = await make_gateway(routes=ASYNC)
     registered = await gateway.register("c-1")
     waiting = asyncio.create_task(gateway.register("c-1", DTT_2PHP_Auto_Confirm="true"))
-    await eventually(lambda: _true(bool(upstream.requests)))
+    await eventually(lambda: bool(upstream.requests))
     await asyncio.wait([waiting], timeout=2.5)  # time enough for the queue to send a second one
     release.set()
     answer = await waiting

@@ -51,7 +51,7 @@ async def test_a_callback_tells_that_the_ponr_was_crossed(make_gateway: MakeGate
     gateway = await make_gateway(callbacks=CALLBACKS)
     reply = await auto(gateway, "c-1", f"http://127.0.0.1:{receiver.port}/cb?x=1")
     assert (reply.status, reply.phase) == (201, "COMMITTED")
-    await eventually(lambda: _true(len(receiver.requests) == 1))
+    await eventually(lambda: len(receiver.requests) == 1)
     (received,) = receiver.requests
     assert received.target == "/cb?x=1"
     document = json.loads(received.body)
@@ -144,7 +144,7 @@ async def test_a_dead_callback_host_delays_nothing_and_ends_in_the_dead_letters(
     try:
         retried = await gateway.operator("POST", f"/v1/deliveries/{item['id']}/retry")
         assert retried.status == 200
-        await eventually(lambda: _true(len(receiver.requests) == 1))
+        await eventually(lambda: len(receiver.requests) == 1)
         assert {name.lower(): value for name, value in receiver.requests[0].headers.items()}["webhook-id"] == item["id"]
 
         async def refused() -> bool:
@@ -235,7 +235,7 @@ async def test_no_callback_is_lost_when_the_gateway_is_killed(
 
     clients = [asyncio.create_task(client()) for _ in range(16)]
     for kill in range(1, 6):
-        await eventually(lambda kill=kill: _true(len(accepted) > count * kill // 7))
+        await eventually(lambda kill=kill: len(accepted) > count * kill // 7)
         await gateway.kill()
         await gateway.start()
     await asyncio.gather(*clients)
@@ -279,7 +279,7 @@ async def test_hooks_are_told_of_the_states_they_name(
 
     upstream.script = drop
     await gateway.handshake("c-in-doubt")
-    await eventually(lambda: _true(len(receiver.requests) >= 3))
+    await eventually(lambda: len(receiver.requests) >= 3)
     told = [json.loads(request.body)["data"] for request in receiver.requests]
     by_client = {document["client_correlation_id"]: document for document in told}
     assert set(by_client) == {"c-abandoned", "c-failed", "c-in-doubt"}
@@ -289,7 +289,3 @@ async def test_hooks_are_told_of_the_states_they_name(
         Webhook(KEY).verify(request.body, {name.lower(): value for name, value in request.headers.items()})
     deliveries = (await gateway.intent(failed.server_id))["deliveries"]
     assert [(one["kind"], one["event"]) for one in deliveries] == [("compensation", "FAILED")]
-
-
-async def _true(value: bool) -> bool:
-    return value

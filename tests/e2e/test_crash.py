@@ -45,7 +45,7 @@ async def test_a_gateway_that_dies_after_the_ponr_leaves_an_intent_in_doubt(
     upstream.script = silence
     registered = await gateway.register("c-1")
     confirming = asyncio.create_task(gateway.confirm("c-1", registered.server_id))
-    await eventually(lambda: _true(bool(upstream.requests)))
+    await eventually(lambda: bool(upstream.requests))
     await gateway.kill()
     await asyncio.gather(confirming, return_exceptions=True)
     upstream.answer(CREATED)
@@ -71,7 +71,7 @@ async def test_another_replica_takes_over(make_gateway: MakeGateway, upstream: F
     dying, living = await make_gateway(), await make_gateway()
     registered = await dying.register("c-1")
     first = asyncio.create_task(dying.confirm("c-1", registered.server_id))
-    await eventually(lambda: _true(bool(upstream.requests)))
+    await eventually(lambda: bool(upstream.requests))
     second = asyncio.create_task(living.confirm("c-1", registered.server_id))
     await dying.kill()
     await asyncio.gather(first, return_exceptions=True)
@@ -123,7 +123,7 @@ async def test_a_frozen_worker_is_fenced_off(make_gateway: MakeGateway, upstream
     frozen, living = await make_gateway(), await make_gateway()
     registered = await frozen.register("c-1")
     confirming = asyncio.create_task(frozen.confirm("c-1", registered.server_id))
-    await eventually(lambda: _true(bool(upstream.requests)))
+    await eventually(lambda: bool(upstream.requests))
     pids = await frozen.worker_pids()
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)
@@ -180,7 +180,7 @@ async def test_random_kills_lose_nothing_and_double_nothing(
     clients = [asyncio.create_task(client(name)) for name in range(16)]
     for _ in range(5):
         before = len(committed)
-        await eventually(lambda before=before: _true(len(committed) > before + rng.randint(20, 120)))
+        await eventually(lambda before=before: len(committed) > before + rng.randint(20, 120))
         await gateway.kill()
         await gateway.start()
     stop.set()
@@ -215,10 +215,6 @@ async def test_random_kills_lose_nothing_and_double_nothing(
         replayed = await gateway.confirm(client_id, acknowledged[client_id])
         assert (replayed.status, replayed.body) == (200, answer.body)
         assert list(replayed.raw_headers) == list(answer.raw_headers)
-
-
-async def _true(value: bool) -> bool:
-    return value
 
 
 async def test_a_worker_that_dies_is_replaced(gateway: Gateway) -> None:

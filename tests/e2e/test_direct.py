@@ -67,7 +67,7 @@ async def test_a_retry_waits_for_the_one_that_runs(gateway: Gateway, upstream: F
 
     upstream.script = slow
     racing = [asyncio.create_task(auto(gateway)) for _ in range(10)]
-    await eventually(lambda: _true(bool(upstream.requests)))
+    await eventually(lambda: bool(upstream.requests))
     release.set()
     answers = await asyncio.gather(*racing)
     assert {(a.status, a.phase, a.body) for a in answers} == {(201, "COMMITTED", b'{"id": "17"}')}
@@ -88,7 +88,7 @@ async def test_a_retry_that_cannot_wait_longer_is_told(make_gateway: MakeGateway
     gateway = await make_gateway(upstream={"url": upstream.url, "timeout": "400ms"})
     registered = await gateway.register("c-1")
     confirming = asyncio.create_task(gateway.confirm("c-1", registered.server_id))
-    await eventually(lambda: _true(bool(upstream.requests)))
+    await eventually(lambda: bool(upstream.requests))
     waiting = await auto(gateway)
     assert (waiting.status, waiting.phase, waiting.problem) == (504, "PROCESSING", "still-processing")
     release.set()
@@ -302,7 +302,3 @@ async def test_a_direct_intent_is_written_in_one_transaction(
         ("PROCESSING", True, "WAITING_CONFIRM"),
         ("PROCESSING", True, "PROCESSING"),
     ]
-
-
-async def _true(value: bool) -> bool:
-    return value

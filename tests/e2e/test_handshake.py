@@ -216,7 +216,7 @@ async def test_fifty_racing_confirmations_execute_once(gateway: Gateway, upstrea
     upstream.script = script
     registered = await gateway.register("c-1")
     racing = [asyncio.create_task(gateway.confirm("c-1", registered.server_id)) for _ in range(50)]
-    await eventually(lambda: _soon(len(upstream.requests) == 1))
+    await eventually(lambda: len(upstream.requests) == 1)
     release.set()
     answers = await asyncio.gather(*racing)
     assert {(a.status, a.phase, a.body, a.server_id) for a in answers} == {
@@ -279,7 +279,7 @@ async def test_a_client_that_leaves_does_not_stop_the_work(gateway: Gateway, ups
     upstream.script = script
     registered = await gateway.register("c-1")
     leaving = asyncio.create_task(gateway.confirm("c-1", registered.server_id))
-    await eventually(lambda: _soon(len(upstream.requests) == 1))
+    await eventually(lambda: len(upstream.requests) == 1)
     leaving.cancel()
     await asyncio.gather(leaving, return_exceptions=True)
     release.set()
@@ -340,7 +340,3 @@ async def test_look_before_you_retry(gateway: Gateway) -> None:
     _, state = await look("Bearer me")
     assert (state["phase_state"], state["resource_id"]) == ("COMMITTED", "17")
     assert (await look("Bearer you"))[0] == 404
-
-
-async def _soon(value: bool) -> bool:
-    return value

@@ -149,7 +149,7 @@ async def test_a_poll_while_it_runs_says_so(gateway: Gateway, upstream: FakeUpst
     upstream.script = script
     registered = await gateway.register("c-1")
     running = asyncio.create_task(gateway.confirm("c-1", registered.server_id))
-    await eventually(lambda: _true(bool(upstream.requests)))
+    await eventually(lambda: bool(upstream.requests))
     polled = await gateway.request("GET", f"/orders/{registered.server_id}")
     assert (polled.status, polled.phase) == (202, "PROCESSING")
     assert "DTT-2PHP-Message" not in polled.headers
@@ -157,7 +157,3 @@ async def test_a_poll_while_it_runs_says_so(gateway: Gateway, upstream: FakeUpst
     confirmed = await running
     polled = await gateway.request("GET", f"/orders/{registered.server_id}")
     assert (polled.status, polled.phase, polled.body) == (200, "COMMITTED", confirmed.body)
-
-
-async def _true(value: bool) -> bool:
-    return value

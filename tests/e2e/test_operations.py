@@ -38,7 +38,7 @@ async def test_sigterm_drains(gateway: Gateway, upstream: FakeUpstream) -> None:
     upstream.script = slow
     registered = await gateway.register("c-1")
     confirming = asyncio.create_task(gateway.confirm("c-1", registered.server_id))
-    await eventually(lambda: _true(bool(upstream.requests)))
+    await eventually(lambda: bool(upstream.requests))
     assert gateway.process is not None
     gateway.process.terminate()
 
@@ -69,7 +69,7 @@ async def test_what_a_drain_cannot_finish_is_handed_back(
     staying = await make_gateway(**long_lease)
     registered = await leaving.register("c-1")
     confirming = asyncio.create_task(leaving.confirm("c-1", registered.server_id))
-    await eventually(lambda: _true(bool(upstream.requests)))
+    await eventually(lambda: bool(upstream.requests))
     await leaving.stop()
     await asyncio.gather(confirming, return_exceptions=True)
 
@@ -111,7 +111,7 @@ async def _hup(gateway: Gateway, message: str) -> None:
     gateway.write_config()
     assert gateway.process is not None
     gateway.process.send_signal(signal.SIGHUP)
-    await eventually(lambda: _true(gateway.logs().count(message) > before))
+    await eventually(lambda: gateway.logs().count(message) > before)
 
 
 async def test_logs_are_json_with_correlation_ids(gateway: Gateway, upstream: FakeUpstream) -> None:
@@ -216,7 +216,7 @@ async def test_an_outcome_is_kept_until_the_store_is_back(data_dir: Path, upstre
         await gateway.start()
         registered = await gateway.register("c-1")
         confirming = asyncio.create_task(gateway.confirm("c-1", registered.server_id))
-        await eventually(lambda: _true(bool(upstream.requests)))
+        await eventually(lambda: bool(upstream.requests))
         server.stop()
         release.set()
         answer = await confirming
@@ -263,7 +263,3 @@ async def test_it_starts_before_its_store_does(data_dir: Path, upstream: FakeUps
     finally:
         await gateway.aclose()
         server.stop()
-
-
-async def _true(value: bool) -> bool:
-    return value
