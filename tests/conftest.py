@@ -28,6 +28,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip what needs a program that is not here."""
     for marker, program in PROGRAMS.items():
         if shutil.which(program, path=SEARCH_PATH) is None:
+            if os.environ.get("CI"):
+                raise pytest.UsageError(f"{program} is not installed, and CI skips nothing")
             for item in items:
                 if item.get_closest_marker(marker) is not None:
                     item.add_marker(pytest.mark.skip(reason=f"{program} is not installed"))
