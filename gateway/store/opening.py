@@ -92,7 +92,7 @@ async def _in_use(connection: asyncpg.Connection[asyncpg.Record], number: int) -
         "SELECT EXISTS (SELECT FROM secrets WHERE sealed_with = $1)"
         " OR EXISTS (SELECT FROM payloads WHERE sealed_with = $1)"
         " OR EXISTS (SELECT FROM responses WHERE sealed_with = $1) OR EXISTS (SELECT FROM queue WHERE sealed_with = $1)"
-        " OR EXISTS (SELECT FROM deliveries WHERE sealed_with = $1 AND state = 'pending')",
+        " OR EXISTS (SELECT FROM deliveries WHERE sealed_with = $1 AND state <> 'delivered')",
         number,
         timeout=PATIENT_TIMEOUT_S,
     )
