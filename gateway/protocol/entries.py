@@ -44,11 +44,6 @@ def payload_ref(server_correlation_id: object) -> str:
     return f"intent:{server_correlation_id}"
 
 
-def parent_of(client_correlation_id: str) -> str:
-    """COR-2, for a server row: the client correlation ID it was called with."""
-    return client_correlation_id
-
-
 def trace_id(traceparent: bytes | None) -> str | None:
     """`transaction_reference`: the trace id of a well-formed W3C `traceparent`."""
     if traceparent is None:

@@ -27,10 +27,8 @@ RESOURCE_ID = "DTT-2PHP-Resource-ID"
 REPLAY_POLICY = "DTT-2PHP-Replay-Policy"
 MESSAGE = "DTT-2PHP-Message"
 
-# Extensions of ours.
+# An extension of ours.
 UPSTREAM_STATUS = "DTT-2PHP-Upstream-Status"  # P2-4
-ATTEMPT_ID = "DTT-2PHP-Attempt-ID"  # REC-3
-AUTHORIZATION_NONCE = "DTT-2PHP-Authorization-Nonce"  # SEC-3
 
 PREFIX = b"dtt-2php-"
 

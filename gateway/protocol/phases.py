@@ -58,7 +58,6 @@ TRANSITIONS: Mapping[Phase, Mapping[Move, Phase]] = {
 
 TERMINAL = frozenset(phase for phase, moves in TRANSITIONS.items() if not moves)
 EXECUTED = frozenset({Phase.COMMITTED, Phase.FAILED})
-UNCONFIRMED = frozenset({Phase.WAITING_CONFIRM, Phase.TTL_EXPIRED, Phase.ABANDONED})
 
 
 class IllegalMove(Exception):

@@ -167,18 +167,6 @@ def store_away() -> Problem:
     )
 
 
-def draining() -> Problem:
-    """OPS-1: this replica is going away."""
-    return Problem(
-        "draining",
-        503,
-        "Shutting down",
-        "This gateway is shutting down and takes no new work; nothing was done. Retry on a new connection.",
-        headers=[_retry_after(RETRY_AFTER_S)],
-        close=True,
-    )
-
-
 def bad_gateway(kind: str) -> Problem:
     """OPT-2: what any proxy says when its upstream does not answer."""
     if kind in ("timeout", "connect_timeout"):

@@ -11,6 +11,7 @@ import logging
 import signal
 import socket
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import uvloop
@@ -40,6 +41,7 @@ from gateway.store.queue import QueueStore
 from gateway.telemetry import logs
 from gateway.telemetry.metrics import Metrics
 from gateway.upstream import Upstream
+from gateway.vault import Key
 
 log = logging.getLogger("gateway.runtime.worker")  # started as __main__
 
@@ -222,7 +224,8 @@ class Worker:
         try:
             if settings.listen.tls is not None and self._tls is not None:
                 assembly.load_certificates(self._tls, settings.listen.tls)
-            if settings.encryption != old.encryption and self._opened is not None:
+            # By the keys, not by the settings: those of a file, or of the embedded store, change without them.
+            if self._opened is not None and _named(assembly.sealing_keys(settings)) != _named(self._opened.ring.keys):
                 await self._open_once(settings)
             if settings.upstream != old.upstream:
                 self._upstream = assembly.upstream_of(settings)
@@ -262,6 +265,10 @@ class Worker:
         await self._upstream.close()
         self._channel.send("drained")
         self._channel.close()
+
+
+def _named(keys: Sequence[Key]) -> list[tuple[str, bytes]]:
+    return [(key.id, key.secret) for key in keys]
 
 
 async def _close_later(retired: Post, after_s: float) -> None:

@@ -6,11 +6,12 @@ import asyncio
 import base64
 import json
 import os
+import signal
 import sys
 from pathlib import Path
 
-from tests.e2e.conftest import MakeGateway
-from tests.e2e.harness import TOKENS
+from tests.e2e.conftest import CREATED, MakeGateway
+from tests.e2e.harness import TOKENS, Gateway, eventually
 from tests.upstream.fake import FakeUpstream, Wire
 
 
@@ -89,3 +90,29 @@ async def test_operators_see_what_is_in_doubt_and_what_was_not_heard(
     status, _, errors = await twophp("deliveries", "list", **{**where, "TWOPHP_TOKEN": "wrong"})
     assert status == 1
     assert "No configured token" in errors
+
+
+async def test_a_rotated_key_is_taken_over_by_a_reload(data_dir: Path, upstream: FakeUpstream) -> None:
+    """SEC-4, OPS-1: `keys rotate` and SIGHUP; the new key seals, and what the old one sealed still opens."""
+    gateway = Gateway(data_dir, upstream.url, None)
+    upstream.answer(CREATED)
+    try:
+        await gateway.start()
+        before = await gateway.register("c-before")
+        assert (await gateway.confirm("c-before", before.server_id)).status == 200
+        status, out, _ = await twophp("keys", "rotate", "--data-dir", str(data_dir / "store"))
+        assert (status, "local-2 seals" in out) == (0, True)
+        assert gateway.process is not None
+        gateway.process.send_signal(signal.SIGHUP)
+        await eventually(lambda: "configuration reloaded" in gateway.logs())
+        assert gateway.logs().count('"the store is open"') == 2
+        after = await gateway.register("c-after")
+        assert (await gateway.confirm("c-after", after.server_id)).status == 200
+        assert (await gateway.confirm("c-before", before.server_id)).body == b'{"id": "17"}'
+        await gateway.stop()
+        await gateway.start()
+        for client_id, server_id in (("c-before", before.server_id), ("c-after", after.server_id)):
+            assert (await gateway.confirm(client_id, server_id)).body == b'{"id": "17"}'
+        assert len(upstream.requests) == 2
+    finally:
+        await gateway.aclose()
