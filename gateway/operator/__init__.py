@@ -1,10 +1,10 @@
-"""The operator listener: health, metrics and the ledger, apart from the data port and behind tokens with roles (SEC-5).
+"""The operator listener: apart from the data port and behind tokens with roles (SEC-5).
 
-It reads. It must not decide anything about an intent, and nothing on the request path waits for it.
+Nothing on the request path waits for it.
 """
 
-from gateway.operator.access import Token
-from gateway.operator.endpoints import MetricsSource, Readiness, Sources
-from gateway.operator.listener import OperatorListener
+from gateway.operator.access import Access, Token
+from gateway.operator.endpoints import ENDPOINTS, MetricsSource, Readiness, Sources
+from gateway.operator.listener import Listener
 
-__all__ = ["MetricsSource", "OperatorListener", "Readiness", "Sources", "Token"]
+__all__ = ["ENDPOINTS", "Access", "Listener", "MetricsSource", "Readiness", "Sources", "Token"]

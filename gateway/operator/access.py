@@ -10,6 +10,8 @@ from hashlib import sha256
 from hmac import compare_digest
 from typing import Protocol
 
+from multidict import CIMultiDictProxy
+
 from gateway.operator import refusals
 
 ROLES = frozenset({"audit", "compliance", "operations", "sync"})
@@ -32,8 +34,21 @@ class Token(Protocol):
         ...
 
     @property
+    def service(self) -> str | None:
+        """The service it is bound to: whose entries it may write, or whose rows alone it may read."""
+        ...
+
+    @property
     def sha256(self) -> str:
         """Its digest, in hexadecimal."""
+        ...
+
+
+class Gate(Protocol):
+    """Who is there."""
+
+    def identify(self, headers: CIMultiDictProxy[str]) -> Token:
+        """Whose token a request carries, or the 401."""
         ...
 
 
@@ -47,11 +62,11 @@ class Access:
         """From the next request on, only these count."""
         self._tokens = tuple(tokens)
 
-    def identify(self, authorization: Sequence[str]) -> Token:
-        """Whose token the Authorization headers carry, or the 401."""
+    def identify(self, headers: CIMultiDictProxy[str]) -> Token:
+        """Whose token the Authorization header carries, or the 401."""
         if not self._tokens:
             raise refusals.no_tokens()
-        presented = _bearer(authorization)
+        presented = _bearer(headers.getall("Authorization", []))
         # Every digest is compared, each in constant time: how long it takes tells nothing of which one came close.
         digest = sha256(presented).hexdigest().encode()
         holder: Token | None = None

@@ -1,19 +1,16 @@
-"""What can be asked, as a table: path, who may, and the function that answers.
-
-An endpoint that names nobody is closed to everybody (SEC-5). Knows nothing of sockets: a `Call` comes in, an `Answer`
-goes out.
-"""
+"""What can be asked of a gateway, as a table: path, who may, and the function that answers."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import orjson
 
 from gateway.operator import parameters, refusals
-from gateway.operator.access import NOBODY, OPERATORS, READERS, ROLES
+from gateway.operator.access import OPERATORS, READERS
+from gateway.operator.calls import Call, Endpoint, json
 from gateway.protocol.deliveries import STATES
 from gateway.protocol.entries import OUTCOMES
 from gateway.protocol.messages import Answer
@@ -48,31 +45,9 @@ class Sources:
     deliveries: DeliveryLists
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
-    """A request, once it is clear which endpoint it is for: the raw query, and the variable segments of the path."""
-
-    query: str
-    segments: Mapping[str, str]
-    last_event_id: str | None = None
-    reader: str = ""  # the name of the token
-
-
-@dataclass(frozen=True, slots=True)
-class Endpoint:
-    """One thing that can be asked, or done."""
-
-    path: str
-    answer: Callable[[Sources, Call], Awaitable[Answer]]
-    roles: frozenset[str] = NOBODY
-    open: bool = False  # to anyone who reaches the port
-    methods: tuple[str, ...] = ("GET", "HEAD")
-    stream: Callable[[Sources, Call], AsyncIterator[bytes]] | None = None  # what follows a 200, for as long as it lasts
-
-
 async def healthz(sources: Sources, call: Call) -> Answer:
     """OPS-1: the process lives."""
-    return _json({"status": "ok"})
+    return json({"status": "ok"})
 
 
 async def readyz(sources: Sources, call: Call) -> Answer:
@@ -80,7 +55,7 @@ async def readyz(sources: Sources, call: Call) -> Answer:
     ready, reasons = await sources.readiness()
     if not ready:
         raise refusals.not_ready(reasons)
-    return _json({"ready": True, "reasons": []})
+    return json({"ready": True, "reasons": []})
 
 
 async def metrics(sources: Sources, call: Call) -> Answer:
@@ -96,7 +71,7 @@ async def intent(sources: Sources, call: Call) -> Answer:
     found = await sources.ledger.intent(server_id)
     if found is None:
         raise refusals.intent_unknown()
-    return _json({**found, "deliveries": await sources.deliveries.of_intent(server_id)})
+    return json({**found, "deliveries": await sources.deliveries.of_intent(server_id)})
 
 
 async def intents(sources: Sources, call: Call) -> Answer:
@@ -123,7 +98,7 @@ async def ledger_entries(sources: Sources, call: Call) -> Answer:
     wanted = {field: value for field, value in filters.items() if value is not None}
     limit = parameters.limit(given, default=LIMIT, most=LIMIT_MAX)
     page = await _page(sources.ledger.entries(wanted, after=parameters.after(given), limit=limit))
-    return _json({"entries": page.rows, "next": page.next})
+    return json({"entries": page.rows, "next": page.next})
 
 
 async def in_doubt(sources: Sources, call: Call) -> Answer:
@@ -156,7 +131,7 @@ async def retry_delivery(sources: Sources, call: Call) -> Answer:
     if await sources.deliveries.retry(delivery_id, by=call.reader):
         found = await sources.deliveries.delivery(delivery_id)
         if found is not None:
-            return _json(found)
+            return json(found)
     if await sources.deliveries.delivery(delivery_id) is None:
         raise refusals.delivery_unknown()
     raise refusals.delivery_done()
@@ -185,7 +160,7 @@ async def event_stream(sources: Sources, call: Call) -> AsyncIterator[bytes]:
             yield b"id: %b\nevent: %b\ndata: %b\n\n" % (cursor.encode(), event["code"].encode(), orjson.dumps(event))
 
 
-ENDPOINTS = (
+ENDPOINTS: tuple[Endpoint[Sources], ...] = (
     Endpoint("/healthz", healthz, open=True),
     Endpoint("/readyz", readyz, open=True),
     Endpoint("/metrics", metrics, open=True),
@@ -200,26 +175,6 @@ ENDPOINTS = (
 )
 
 
-async def _no_such_path(sources: Sources, call: Call) -> Answer:
-    raise refusals.no_such_path()
-
-
-# Below /v1, not even what exists is told without a token.
-UNKNOWN = (
-    Endpoint("/v1/{unknown:.*}", _no_such_path, roles=ROLES),
-    Endpoint("/{unknown:.*}", _no_such_path, open=True),
-)
-
-
-def with_another_method(endpoint: Endpoint) -> Endpoint:
-    """What an endpoint is to any method but its own: known to the same roles, and refused."""
-
-    async def refuse(sources: Sources, call: Call) -> Answer:
-        raise refusals.method_not_allowed(endpoint.methods)
-
-    return replace(endpoint, answer=refuse, stream=None)
-
-
 async def _page(reading: Awaitable[Page]) -> Page:
     try:
         return await reading
@@ -228,8 +183,4 @@ async def _page(reading: Awaitable[Page]) -> Page:
 
 
 def _items(page: Page) -> Answer:
-    return _json({"items": page.rows, "next": page.next})
-
-
-def _json(document: dict[str, Any]) -> Answer:
-    return Answer(200, [(b"Content-Type", b"application/json")], orjson.dumps(document))
+    return json({"items": page.rows, "next": page.next})

@@ -1,4 +1,4 @@
-"""The listener: sockets, tokens and answers around the table of endpoints.
+"""The listener: sockets, tokens and answers around a table of endpoints.
 
 Every request ends in an answer of ours within bounded time, and every one is logged: by token name, role, path template
 and status, never with the token or anything else the caller sent.
@@ -9,18 +9,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from functools import partial
 from ssl import SSLContext
+from typing import Any
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
 from multidict import CIMultiDict
 
 from gateway.operator import refusals
-from gateway.operator.access import Access, Token, require
-from gateway.operator.endpoints import ENDPOINTS, UNKNOWN, Call, Endpoint, Sources, with_another_method
+from gateway.operator.access import Gate, Token, require
+from gateway.operator.calls import Call, Endpoint, refusing_other_methods, unknown_paths
 from gateway.protocol.faults import StoreAway
 from gateway.protocol.messages import Answer
 from gateway.protocol.problems import Problem, to_answer
@@ -46,18 +47,16 @@ _ALWAYS = {
 }
 
 
-class OperatorListener:
-    """Serves the operator endpoints on a port of its own."""
+class Listener:
+    """Serves a table of endpoints on a port of its own, to those whom the gate knows."""
 
-    def __init__(self, sources: Sources, tokens: Iterable[Token]) -> None:
+    def __init__(self, sources: Any, gate: Gate, endpoints: Sequence[Endpoint[Any]]) -> None:
         self._sources = sources
-        self._access = Access(tokens)
+        self._gate = gate
+        self._endpoints = endpoints
+        self._unknown = unknown_paths()
         self._followers = 0
         self._runner: web.AppRunner | None = None
-
-    def replace_tokens(self, tokens: Iterable[Token]) -> None:
-        """OPS-1: after a reload, only these tokens count."""
-        self._access.replace_tokens(tokens)
 
     async def start(self, host: str, port: int, ssl: SSLContext | None = None) -> int:
         """Listen; returns the port, which the system picks when asked for 0."""
@@ -91,14 +90,18 @@ class OperatorListener:
             await runner.cleanup()
 
     def _application(self) -> web.Application:
-        application = web.Application(middlewares=[self._without_path], client_max_size=1)
-        for endpoint in ENDPOINTS:
-            resource = application.router.add_resource(endpoint.path)
-            for method in endpoint.methods:
-                resource.add_route(method, partial(self._serve, endpoint), expect_handler=_refuse_expectation)
-            other = partial(self._serve, with_another_method(endpoint))
+        application = web.Application(middlewares=[self._without_path], client_max_size=0)
+        by_path: dict[str, list[Endpoint[Any]]] = {}
+        for endpoint in self._endpoints:
+            by_path.setdefault(endpoint.path, []).append(endpoint)
+        for path, endpoints in by_path.items():
+            resource = application.router.add_resource(path)
+            for endpoint in endpoints:
+                for method in endpoint.methods:
+                    resource.add_route(method, partial(self._serve, endpoint), expect_handler=_refuse_expectation)
+            other = partial(self._serve, refusing_other_methods(endpoints))
             resource.add_route("*", other, expect_handler=_refuse_expectation)
-        for endpoint in UNKNOWN:
+        for endpoint in self._unknown:
             rest = partial(self._serve, endpoint)
             application.router.add_route("*", endpoint.path, rest, expect_handler=_refuse_expectation)
         return application
@@ -107,21 +110,20 @@ class OperatorListener:
     async def _without_path(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """`OPTIONS *` and the like have no path that a route could match."""
         if request.match_info.http_exception is not None:
-            return await self._serve(UNKNOWN[-1], request)
+            return await self._serve(self._unknown[-1], request)
         return await handler(request)
 
-    async def _serve(self, endpoint: Endpoint, request: web.Request) -> web.StreamResponse:
+    async def _serve(self, endpoint: Endpoint[Any], request: web.Request) -> web.StreamResponse:
         """Answer one request, see that the client takes the answer, and log the access."""
         token: Token | None = None
-        last_event_id = request.headers.get("Last-Event-ID")
-        call = Call(request.rel_url.raw_query_string, dict(request.match_info), last_event_id)
+        call = Call(request.rel_url.raw_query_string, dict(request.match_info), request.headers)
         try:
             if not endpoint.open:
-                token = self._access.identify(request.headers.getall("Authorization", []))
+                token = self._gate.identify(request.headers)
                 require(token, endpoint.roles)
-                call = replace(call, reader=token.name)
+                call = replace(call, token=token)
             if request.body_exists:
-                raise refusals.body_not_expected()
+                call = replace(call, body=await _body(request, endpoint.body_max_bytes))
             if endpoint.stream is not None and self._followers >= FOLLOWERS_MAX:
                 raise refusals.too_many_followers(FOLLOWERS_MAX)
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
@@ -145,7 +147,23 @@ class OperatorListener:
         return await _deliver(request, answer)
 
 
-def _log_access(endpoint: Endpoint, token: Token | None, status: int) -> None:
+async def _body(request: web.Request, max_bytes: int) -> bytes:
+    """The request's body, bounded in size and time; read only for those who may send one."""
+    if not max_bytes:
+        raise refusals.body_not_expected()
+    body = bytearray()
+    try:
+        async with asyncio.timeout(TAKE_TIMEOUT_S):
+            async for chunk in request.content.iter_any():
+                body += chunk
+                if len(body) > max_bytes:
+                    raise refusals.body_too_large(max_bytes)
+    except TimeoutError:
+        raise refusals.body_too_slow() from None
+    return bytes(body)
+
+
+def _log_access(endpoint: Endpoint[Any], token: Token | None, status: int) -> None:
     log.log(
         logging.DEBUG if endpoint.open else logging.INFO,  # health and metrics are asked every few seconds by machines
         "operator access",

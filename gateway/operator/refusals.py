@@ -56,6 +56,48 @@ def role_not_allowed(roles: Collection[str]) -> Problem:
     )
 
 
+def body_malformed() -> Problem:
+    """A document that cannot be read as one."""
+    return Problem("body-malformed", 400, "Body malformed", "Send one JSON object.")
+
+
+def member_unknown(takes: Collection[str]) -> Problem:
+    """A member that would be ignored is a mistake of its sender's."""
+    return Problem(
+        "member-unknown",
+        400,
+        "Unknown member",
+        "The object has a member that is not known here.",
+        extra={"takes": takes},
+    )
+
+
+def member_missing(name: str) -> Problem:
+    """Said by name: it is one of the endpoint's own."""
+    return Problem("member-missing", 400, "Member missing", f"The object has no `{name}`.")
+
+
+def member_invalid(name: str, takes: str) -> Problem:
+    """Said by name: it is one of the endpoint's own."""
+    return Problem("member-invalid", 400, "Member not valid", f"`{name}` takes {takes}.")
+
+
+def body_too_large(max_bytes: int) -> Problem:
+    """Nothing of it was used."""
+    return Problem(
+        "payload-too-large",
+        413,
+        "Body too large",
+        f"At most {max_bytes} bytes are taken here. Send less at once.",
+        close=True,
+    )
+
+
+def body_too_slow() -> Problem:
+    """Nothing of it was used."""
+    return Problem("body-timeout", 408, "Body too slow", "The body did not arrive in time. Send it again.", close=True)
+
+
 def delivery_unknown() -> Problem:
     """ACM-3."""
     return Problem("delivery-unknown", 404, "No such delivery", "No delivery has this ID. List them at /v1/deliveries.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from gateway.operator import OperatorListener, Sources
+from gateway.operator import ENDPOINTS, Access, Listener, Sources
 from gateway.protocol.faults import StoreAway
 from gateway.runtime import assembly
 from gateway.runtime.crew import Crew
@@ -30,8 +30,9 @@ class OperatorFront:
         self._deliveries = DeliveryLists(store_url, buckets=settings.store.buckets)
         self._pulse = Line(store_url, pinned=False)
         self._tls = assembly.tls_context(settings.operator.tls)
+        self._access = Access(settings.tokens)
         sources = Sources(self._ledger, self.readiness, self._metrics, lambda: Feed(store_url), self._deliveries)
-        self._listener = OperatorListener(sources, settings.tokens)
+        self._listener = Listener(sources, self._access, ENDPOINTS)
         self.port = 0
 
     async def start(self) -> None:
@@ -50,7 +51,7 @@ class OperatorFront:
     def use(self, settings: Settings) -> None:
         """OPS-1: tokens and certificates of a reloaded configuration."""
         self._settings = settings
-        self._listener.replace_tokens(settings.tokens)
+        self._access.replace_tokens(settings.tokens)
         if self._tls is not None and settings.operator.tls is not None:
             assembly.load_certificates(self._tls, settings.operator.tls)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from aiohttp import ClientSession
 
-from gateway.operator import OperatorListener, Sources
+from gateway.operator import ENDPOINTS, Access, Listener, Sources
 from gateway.store.delivery_lists import DeliveryLists
 from gateway.store.ledger import LedgerQueries
 
@@ -26,6 +26,7 @@ class ConfiguredToken:
     name: str
     role: str
     sha256: str
+    service: str | None = None
 
 
 def secret_of(role: str) -> str:
@@ -78,7 +79,8 @@ class NoFeed:
 class Console:
     """The listener, what it is told to say, and a client."""
 
-    listener: OperatorListener
+    listener: Listener
+    access: Access
     session: ClientSession
     deliveries: DeliveryLists
     port: int = 0
@@ -99,8 +101,9 @@ class Console:
 
         deliveries = DeliveryLists(url, buckets=1)
         sources = Sources(ledger, readiness, metrics, NoFeed, deliveries)
-        listener = OperatorListener(sources, [configured(role) for role in ROLES])
-        console = cls(listener, ClientSession(), deliveries)
+        access = Access([configured(role) for role in ROLES])
+        listener = Listener(sources, access, ENDPOINTS)
+        console = cls(listener, access, ClientSession(), deliveries)
         console.port = await listener.start("127.0.0.1", 0)
         return console
 

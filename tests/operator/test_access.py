@@ -97,7 +97,7 @@ async def test_two_tokens_in_one_request_are_refused(storeless: Console) -> None
 
 async def test_a_gateway_without_tokens_denies_everything_and_says_so(storeless: Console) -> None:
     """SEC-5: deny by default."""
-    storeless.listener.replace_tokens([])
+    storeless.access.replace_tokens([])
     for path, method, _ in GUARDED:
         reply = await storeless.ask(asked(path), method=method)
         assert (reply.status, reply.problem) == (401, "tokens-not-configured")
@@ -109,7 +109,7 @@ async def test_an_endpoint_that_names_nobody_is_closed_to_every_role(
 ) -> None:
     """SEC-5: deny by default, also for what is added later."""
     forgotten = Endpoint("/v1/forgotten", endpoints.healthz)
-    monkeypatch.setattr("gateway.operator.listener.ENDPOINTS", (*ENDPOINTS, forgotten))
+    monkeypatch.setattr("tests.operator.console.ENDPOINTS", (*ENDPOINTS, forgotten))
     console = await Console.open(ledger, NOWHERE)
     try:
         assert (await console.ask("/v1/forgotten", role=None)).status == 401
@@ -122,7 +122,7 @@ async def test_an_endpoint_that_names_nobody_is_closed_to_every_role(
 async def test_a_reload_takes_old_tokens_away_at_once(console: Console) -> None:
     """SEC-5, OPS-1: also on connections that are already open."""
     assert (await console.ask("/v1/in-doubt")).status == 200
-    console.listener.replace_tokens([configured("operations", secret="another")])
+    console.access.replace_tokens([configured("operations", secret="another")])
     assert (await console.ask("/v1/in-doubt")).problem == "token-invalid"
     authorization = ("Authorization", "Bearer another")
     assert (await console.ask("/v1/in-doubt", role=None, headers=[authorization])).status == 200
