@@ -15,6 +15,7 @@ from multidict import CIMultiDict, CIMultiDictProxy
 from gateway.operator import refusals
 from gateway.operator.access import NOBODY, ROLES, Token
 from gateway.protocol.messages import Answer
+from gateway.protocol.problems import Problem
 
 Sources = TypeVar("Sources")
 
@@ -30,6 +31,7 @@ class Call:
     headers: CIMultiDictProxy[str] = field(default_factory=lambda: NO_HEADERS)
     body: bytes = b""
     token: Token | None = None  # None: the endpoint is open to anyone
+    peer: str = ""  # the address it came from
 
     @property
     def reader(self) -> str:
@@ -69,6 +71,7 @@ class Endpoint(Generic[Sources]):
     methods: tuple[str, ...] = ("GET", "HEAD")
     stream: Callable[[Sources, Call], AsyncIterator[bytes]] | None = None  # what follows a 200, for as long as it lasts
     body_max_bytes: int = 0  # 0: a request with a body is refused
+    refusal: Callable[[Call, Problem], Answer] | None = None  # how it says no; None: as a problem document
 
 
 def refusing_other_methods(endpoints: Collection[Endpoint[Sources]]) -> Endpoint[Sources]:
@@ -83,15 +86,15 @@ def refusing_other_methods(endpoints: Collection[Endpoint[Sources]]) -> Endpoint
     return replace(first, answer=refuse, stream=None, roles=roles, body_max_bytes=0)
 
 
-def unknown_paths() -> tuple[Endpoint[Any], ...]:
+def unknown_paths() -> tuple[Endpoint[Any], Endpoint[Any]]:
     """What answers where nothing is. Below /v1, not even what exists is told without a token."""
 
     async def no_such_path(sources: Any, call: Call) -> Answer:
         raise refusals.no_such_path()
 
     return (
-        Endpoint("/v1/{unknown:.*}", no_such_path, roles=ROLES),
-        Endpoint("/{unknown:.*}", no_such_path, open=True),
+        Endpoint("/v1/…", no_such_path, roles=ROLES),
+        Endpoint("/…", no_such_path, open=True),
     )
 
 

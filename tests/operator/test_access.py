@@ -162,7 +162,7 @@ async def test_every_access_is_logged_by_name_and_never_with_the_token(
         ("INFO", "audit-desk", "audit", "/v1/intents/{server_correlation_id}", 404),
         ("INFO", "sync-desk", "sync", "/v1/in-doubt", 403),
         ("INFO", None, None, "/v1/in-doubt", 401),
-        ("DEBUG", None, None, "/{unknown:.*}", 404),
+        ("DEBUG", None, None, "/…", 404),
     ]
     everything = caplog.text + "".join(str(vars(record)) for record in caplog.records)
     assert "canary" not in everything
