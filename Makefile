@@ -5,7 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint format bench clean
+.PHONY: help run test lint format bench chaos matrix mutants clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -27,6 +27,18 @@ format: $(VENV)/.installed-dev  ## let ruff put the code in order
 
 bench: $(VENV)/.installed-dev  ## speed as ratios to nginx and pgbench in one run
 	$(BIN)/python -m tests.bench $(ARGS)
+
+SECONDS ?= 60
+SEED    ?= $(shell $(PYTHON) -c 'import random; print(random.SystemRandom().randrange(1 << 32))')
+
+chaos: $(VENV)/.installed-dev  ## load and faults of every kind, then the invariants; make chaos SECONDS=1800 SEED=7
+	$(BIN)/python -m tests.rig.chaos --seconds $(SECONDS) --seed $(SEED)
+
+matrix: $(VENV)/.installed-dev  ## every crash point x mode x recovery x method
+	$(BIN)/python -m tests.rig.matrix
+
+mutants: $(VENV)/.installed-dev  ## break each guard in a copy and see a test fail; make mutants ARGS="lease fence"
+	$(BIN)/python -m tests.rig.mutation $(ARGS)
 
 clean:  ## remove what the targets made; the data of `make run` in .twophp stays
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis bench-results

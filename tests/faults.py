@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 from urllib.parse import parse_qs, urlencode, urlsplit, urlunsplit
 
+from gateway.store import direct, intents
+
 Moment = Literal["before", "during", "after"]
 Match = Callable[[str], bool]
 
@@ -23,6 +25,18 @@ SSL_REQUEST, CANCEL_REQUEST = 80877103, 80877102
 def exactly(text: str) -> Match:
     """One statement of ours."""
     return lambda sql: sql == text
+
+
+def batched(name: str) -> Match:
+    """A batched statement of the request path in any of its forms: for one row or many, with or without its steps."""
+    forms = {
+        form
+        for each, batch in {**intents.BATCHES, **direct.BATCHES}.items()
+        if each == name or each.startswith(name + "_")
+        for form in (batch.one, batch.many)
+    }
+    assert forms, name
+    return lambda sql: sql in forms
 
 
 @dataclass
@@ -45,6 +59,7 @@ class FaultProxy:
         self._links: set[_Link] = set()
         self._open = asyncio.Event()
         self._open.set()
+        self.delay_s = 0.0  # a slow link: what every message waits, either way
         self.connections = 0
         self.statements: list[str] = []
 
@@ -87,13 +102,19 @@ class FaultProxy:
         for link in list(self._links):
             link.cut()
 
+    def interject(self, sqlstate: str) -> None:
+        """Say on every idle connection, unasked, that the server goes down; its end comes later, or never."""
+        fields = b"SFATAL\0VFATAL\0C" + sqlstate.encode() + b"\0Mgoing down\0\0"
+        for link in self._links:
+            link.say(b"E" + (len(fields) + 4).to_bytes(4, "big") + fields)
+
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
         link = _Link(self, reader, writer)
         self._links.add(link)
         try:
             await link.run(*await self._dial())
-        except (OSError, asyncio.IncompleteReadError):
+        except (OSError, asyncio.IncompleteReadError, RuntimeError):  # uvloop's word for a transport that is closed
             pass
         finally:
             self._links.discard(link)
@@ -109,8 +130,10 @@ class FaultProxy:
         return await asyncio.open_connection(host, port)
 
     async def passable(self) -> None:
-        """Wait while everything is swallowed."""
+        """Wait while everything is swallowed, and on a slow link."""
         await self._open.wait()
+        if self.delay_s:
+            await asyncio.sleep(self.delay_s)
 
     def fault_at(self, sql: str) -> Fault | None:
         """The fault that this statement sets off."""
@@ -142,6 +165,9 @@ class _Link:
                 with contextlib.suppress(OSError):
                     await back
             back.cancel()
+
+    def say(self, message: bytes) -> None:
+        self._client_writer.write(message)
 
     def cut(self) -> None:
         self._client_writer.transport.abort()

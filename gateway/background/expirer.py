@@ -32,6 +32,7 @@ class Expirer:
     async def run_once(self) -> Expired:
         """One sweep over every bucket."""
         done = Expired(await self._sweeps.expire(), await self._sweeps.abandon())
+        await self._sweeps.set_aside()
         if done.expired:
             self._count(done.expired)
         if done.expired or done.abandoned:

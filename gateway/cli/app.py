@@ -1,4 +1,4 @@
-"""The commands: serve, demo, check, schema, migrate, keys, deliveries, in-doubt."""
+"""The commands: serve, central, demo, check, schema, migrate, keys, deliveries, in-doubt, ledger."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Annotated
 import typer
 
 from gateway import __version__
-from gateway.cli import deliveries, in_doubt, keys
-from gateway.runtime import availability
+from gateway.cli import deliveries, in_doubt, keys, ledger
 from gateway.settings import Overrides, Settings, SettingsError, json_schema, load
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 app.add_typer(keys.app, name="keys")
 app.add_typer(deliveries.app, name="deliveries")
 app.add_typer(in_doubt.app, name="in-doubt")
+app.add_typer(ledger.app, name="ledger")
 
 EXIT_CONFIG = 2
 EXIT_REFUSED = 78  # EX_CONFIG: a restart would not help
@@ -73,6 +73,14 @@ def run_gateway(settings: Settings, config: Path | None, overrides: Overrides, l
 
 
 @app.command()
+def central(config: ConfigFile, log_level: LogLevel = "info") -> None:
+    """Run the central ledger and its page."""
+    from gateway.cli.central import run_central
+
+    raise typer.Exit(run_central(config, log_level))
+
+
+@app.command()
 def demo(log_level: LogLevel = "warning") -> None:
     """Everything at once on loopback: a sample service, an embedded Postgres, the gateway, and lines to paste."""
     from gateway.cli.demo import run_demo
@@ -82,13 +90,13 @@ def demo(log_level: LogLevel = "warning") -> None:
 
 @app.command()
 def check(config: ConfigFile) -> None:
-    """Validate a configuration without starting anything (OPS-2)."""
+    """Validate a configuration, a gateway's or a central ledger's, without starting anything (OPS-2)."""
+    from gateway.cli.central import check_central, is_central
+
+    if is_central(config):
+        raise typer.Exit(check_central(config))
     settings = _load(config, Overrides())
     _warn(settings)
-    refused = availability.refusals(settings)
-    if refused:
-        typer.echo("\n".join(f"{config}: {reason}" for reason in refused), err=True)
-        raise typer.Exit(EXIT_CONFIG)
     typer.echo(f"{config}: ok, {len(settings.routes)} routes to {settings.upstream.url}")
 
 
@@ -126,7 +134,7 @@ def migrate(config: ConfigFile) -> None:
 
 
 def _warn(settings: Settings) -> None:
-    for warning in (*settings.warnings, *availability.warnings(settings)):
+    for warning in settings.warnings:
         typer.echo(f"warning: {warning}", err=True)
 
 

@@ -17,11 +17,14 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print the listener's JSON 
 DEFAULT_URL = "http://127.0.0.1:9080"
 
 
-def ask(url: str, token: str, path: str, *, method: str = "GET") -> Any:
+def ask(url: str, token: str, path: str, *, method: str = "GET", document: Any = None) -> Any:
     """The listener's answer; what it refuses is said and ends the command."""
-    request = urllib.request.Request(
-        url.rstrip("/") + path, method=method, headers={"Authorization": f"Bearer {token}"}
-    )
+    headers = {"Authorization": f"Bearer {token}"}
+    body = None
+    if document is not None:
+        headers["Content-Type"] = "application/json"
+        body = json.dumps(document).encode()
+    request = urllib.request.Request(url.rstrip("/") + path, data=body, method=method, headers=headers)
     try:
         with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
             return json.load(answer)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from uuid import UUID
 
+from gateway.crash_points import reached
 from gateway.delivery import documents
 from gateway.delivery.guard import AddressGuard
 from gateway.delivery.sender import Sender
@@ -83,6 +84,7 @@ class Carrier:
         """Send one parcel and record what came of it."""
         headers = self._signer.headers(parcel.id, datetime.now(UTC), parcel.body, caller=parcel.caller)
         result = await self._sender.send(parcel.target, headers, parcel.body, on_written=on_written)
+        reached("callback.sent")
         return await self._settle(parcel.key, parcel.id, parcel.attempts, result)
 
     async def _settle(self, key: IntentKey, delivery_id: UUID, attempts: int, result: Result) -> Outcome:

@@ -20,8 +20,8 @@ from gateway.flows.ports import Spawn, Vault
 from gateway.protocol.identity import IntentKey
 from gateway.protocol.records import Callback
 
-UNDER_WAY_MAX = 256  # first attempts at once; past it the dispatcher has them
-UNDER_WAY_PER_HOST_MAX = 64  # as many callers at once as one healthy receiver is told about in time
+UNDER_WAY_MAX = 512  # first attempts at once, each a socket at most; past it the dispatcher has them
+UNDER_WAY_PER_HOST_MAX = 256  # callers at once that one healthy receiver is told about in time, its answers still due
 # How long a caller waits for the bytes to leave. On a connection that is up, that is a fraction of a millisecond.
 FIRST_BYTE_WAIT_S = 0.005  # a host not heard of yet: a connection nearby is up by then, and nobody notices
 KNOWN_HOST_WAIT_S = 0.05  # a host that takes our bytes: worth another TLS handshake, or the end of a burst of our own

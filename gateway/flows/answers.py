@@ -26,8 +26,8 @@ IN_DOUBT_MESSAGE = (
 )
 
 
-def registered(new: NewIntent, done: Registered, confirm_suffix: str) -> Answer:
-    """P1-4."""
+def registered(new: NewIntent, done: Registered, confirm_suffix: str, nonce: str | None) -> Answer:
+    """P1-4; with the `authorization_nonce` of a route that asks late confirmations for it (SEC-3)."""
     return _registration(
         new.server_correlation_id,
         new.client_correlation_id,
@@ -36,10 +36,11 @@ def registered(new: NewIntent, done: Registered, confirm_suffix: str) -> Answer:
         iso(done.ponr_deadline),
         new.replay_policy,
         confirm_path(new.path, confirm_suffix),
+        nonce,
     )
 
 
-def registered_before(intent: Intent, confirm_suffix: str) -> Answer:
+def registered_before(intent: Intent, confirm_suffix: str, nonce: str | None) -> Answer:
     """P1-5: the same registration, with what is left of its TTL and where it stands now."""
     return _registration(
         intent.server_correlation_id,
@@ -49,24 +50,32 @@ def registered_before(intent: Intent, confirm_suffix: str) -> Answer:
         iso(intent.ponr_deadline),
         intent.replay_policy,
         confirm_path(intent.path, confirm_suffix),
+        nonce,
     )
 
 
 def _registration(
-    server_id: UUID, client_id: str, phase: Phase, ttl_ms: int, deadline: str, replay_policy: str, confirm: bytes
+    server_id: UUID,
+    client_id: str,
+    phase: Phase,
+    ttl_ms: int,
+    deadline: str,
+    replay_policy: str,
+    confirm: bytes,
+    nonce: str | None,
 ) -> Answer:
     server = str(server_id)
-    body = orjson.dumps(
-        {
-            "server_correlation_id": server,
-            "client_correlation_id": client_id,
-            "phase_state": phase.value,
-            "ttl_ms": ttl_ms,
-            "ponr_deadline": deadline,
-            "replay_policy": replay_policy,
-            "confirm": confirm.decode("latin-1"),
-        }
-    )
+    document = {
+        "server_correlation_id": server,
+        "client_correlation_id": client_id,
+        "phase_state": phase.value,
+        "ttl_ms": ttl_ms,
+        "ponr_deadline": deadline,
+        "replay_policy": replay_policy,
+        "confirm": confirm.decode("latin-1"),
+    }
+    if nonce is not None:
+        document["authorization_nonce"] = nonce
     headers = [
         JSON,
         NO_STORE,
@@ -76,7 +85,7 @@ def _registration(
         (b"DTT-2PHP-PONR-Deadline", deadline.encode()),
         (b"DTT-2PHP-Replay-Policy", replay_policy.encode()),
     ]
-    return Answer(200, headers, body)
+    return Answer(200, headers, orjson.dumps(document))
 
 
 def executed(

@@ -1,7 +1,8 @@
 """Auto-confirm and transparent mode: one round trip, the same ledger (ACM-1 .. ACM-5, TRN-1 .. TRN-3).
 
 One statement writes intent, PROCESSING row, attempt and callback; the callback is handed to the wire; then the request
-goes.
+goes. Its payload is kept only where it may be sent or asked about again (`recovery: redrive | probe`): with `hold`
+nobody ever reads it, so it is not written, and its size and digest in the ledger row are what is left of it.
 """
 
 from __future__ import annotations
@@ -13,13 +14,14 @@ from dataclasses import replace
 from hashlib import sha256
 from uuid import uuid4
 
+from gateway.crash_points import reached
 from gateway.flows import answers
 from gateway.flows.confirm import claim_or_chase
 from gateway.flows.execute import Attempt, Execution, Streamed, execute_claimed
 from gateway.flows.ports import Desk, Request, Route
 from gateway.flows.register import new_intent
 from gateway.flows.stored import stored_answer
-from gateway.flows.voices import AUTO_CONFIRMED, Silent, Voice
+from gateway.flows.voices import AUTO_CONFIRMED, SILENT, Voice
 from gateway.protocol import identity, problems
 from gateway.protocol.faults import StoreAway, StoreLost, UpstreamFailure
 from gateway.protocol.intents import Intent
@@ -56,22 +58,25 @@ async def run_direct(
 ) -> Answer | Streamed:
     """Execute a request that needs no confirmation."""
     route = decision.route
-    voice: Voice = Silent(route.reveal_id) if decision.silent else AUTO_CONFIRMED
+    voice: Voice = SILENT[route.reveal_id] if decision.silent else AUTO_CONFIRMED
     client_id = decision.client_correlation_id or str(uuid4())  # TRN-1
     if decision.callback is not None and desk.courier is None:
         raise problems.callbacks_unavailable()
     body, rest = await _body(request, route, silent=decision.silent)
     headers = headers_with(len(body) if rest is None else None)
-    new = new_intent(desk, request, route, client_id, caller, decision.requested_ttl_ms, headers, body)
+    kept = rest is None and route.recovery != "hold"
+    ttl_ms = decision.requested_ttl_ms
+    new = new_intent(desk, request, route, client_id, caller, ttl_ms, headers, body, keep_payload=kept)
     if rest is not None:
         new = replace(new, payload_sha256=None, payload_bytes=None)
     callback = None
     if decision.callback is not None and desk.courier is not None:
         callback = desk.courier.promise(decision.callback, new.key)
-    row = DirectRow(new, identity.new_attempt_id(), desk.lease.holder, rest is None, callback)
+    row = DirectRow(new, identity.new_attempt_id(), desk.lease.holder, kept, callback)
     existing = await _begin(desk, row, route, body, bypass=decision.silent and rest is None)
     if existing is not None:
         return await _again(desk, existing, new, route)
+    reached("ponr.crossed")
     desk.observe.transition(Phase.PROCESSING)
     if callback is not None and desk.courier is not None and decision.callback is not None:
         # ACM-2: the callback leaves before processing.
@@ -90,6 +95,7 @@ async def run_direct(
         new.method,
         new.path,
         request.target,
+        payload_kept=kept,
     )
     sent = body if rest is None else _digested(desk, new, body, rest)
     return await Execution(desk, attempt, voice).run(headers, [], sent)
@@ -133,6 +139,7 @@ async def _digested(desk: Desk, new: NewIntent, beginning: bytes, rest: AsyncIte
 
 
 async def _begin(desk: Desk, row: DirectRow, route: Route, body: bytes, *, bypass: bool) -> Intent | None:
+    reached("ponr.before")
     try:
         return await desk.directs.begin(row)
     except StoreLost:
@@ -172,6 +179,7 @@ async def _limbo(desk: Desk, row: DirectRow) -> None:
                 new.method,
                 new.path,
                 b"",
+                payload_kept=row.payload_kept,
             )
             await Execution(desk, attempt, AUTO_CONFIRMED).fail(UNSENT, "store")
         return
@@ -180,7 +188,7 @@ async def _limbo(desk: Desk, row: DirectRow) -> None:
 async def _again(desk: Desk, existing: Intent, new: NewIntent, route: Route) -> Answer | Streamed:
     """ACM-5: the key is consumed. The stored answer, or that of the one who runs it now; never a second execution."""
     if existing.replay_key != new.replay_key:
-        raise problems.key_reused()
+        raise desk.audit.refused(existing.key, problems.key_reused(), new.caller)
     loop = asyncio.get_running_loop()
     give_up = loop.time() + route.timeout_ms / 1000
     pause_s = WAIT_MIN_S
@@ -193,11 +201,11 @@ async def _again(desk: Desk, existing: Intent, new: NewIntent, route: Route) -> 
             kind = "timeout" if intent.in_doubt == TIMED_OUT else "reset"
             return AUTO_CONFIRMED.in_doubt(server_id, intent.path, kind)
         if intent.phase in (Phase.TTL_EXPIRED, Phase.ABANDONED):
-            raise problems.ttl_expired(server_id)
+            raise desk.audit.refused(intent.key, problems.ttl_expired(server_id), new.caller)
         if intent.phase is Phase.WAITING_CONFIRM:
             claim = Claim(intent.key, server_id, intent.path, identity.new_attempt_id(), desk.lease.holder)
             client_id = intent.client_correlation_id
-            claimed = await claim_or_chase(desk, claim, client_id, [])
+            claimed = await claim_or_chase(desk, claim, client_id, [], desk.intents.claim)
             if claimed is not None and claimed.execution == "sync":
                 return await execute_claimed(desk, claimed, server_id, client_id, [], AUTO_CONFIRMED)
             # Asynchronous work is the queue's to run, never ours too: its result is waited for like any other.

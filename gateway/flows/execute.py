@@ -16,12 +16,14 @@ from hashlib import sha256
 from typing import Any
 from uuid import UUID
 
+from gateway.crash_points import reached
+from gateway.flows.asking import asking_headers
 from gateway.flows.outbound import forwarded_headers
 from gateway.flows.ports import Desk
 from gateway.flows.sealed import open_message, seal_message
 from gateway.flows.settle import mark_in_doubt, settle_durably
 from gateway.flows.voices import Told, Voice
-from gateway.protocol import outcome
+from gateway.protocol import outcome, recovery
 from gateway.protocol.faults import StoreAway, UpstreamFailure
 from gateway.protocol.forwarding import response_headers
 from gateway.protocol.identity import IntentKey
@@ -59,6 +61,8 @@ class Attempt:
     method: str
     path: bytes
     target: bytes
+    repeat: bool = False  # REC-2: an earlier attempt may have taken effect
+    payload_kept: bool = True
 
 
 async def execute_claimed(
@@ -68,6 +72,8 @@ async def execute_claimed(
     client_id: str,
     credentials: list[Header] | Sealed,
     voice: Voice,
+    *,
+    repeat: bool = False,
 ) -> Answer | Streamed:
     """Send the request that Phase 1 registered, once, and record what came of it."""
     attempt = Attempt(
@@ -80,6 +86,7 @@ async def execute_claimed(
         claimed.method,
         claimed.path,
         claimed.target,
+        repeat,
     )
     execution = Execution(desk, attempt, voice)
     try:
@@ -90,6 +97,8 @@ async def execute_claimed(
         # SEC-4: a row that was tampered with or whose key is gone. Nothing was sent, so this is a known failure.
         log.error("a stored request does not open", extra={"server_correlation_id": str(server_id)}, exc_info=error)
         return await execution.fail("The stored request could not be opened; nothing was sent.", "sealed")
+    if credentials and execution.may_repeat and not repeat:
+        credentials = await execution.keep(credentials, headers)
     return await execution.run(headers, credentials, body)
 
 
@@ -102,6 +111,29 @@ class Execution:
         self._voice = voice
         self._route = desk.route_of(attempt.method, attempt.path)
         self._exchange: Any = None
+        self._headers: Headers = ()
+
+    @property
+    def may_repeat(self) -> bool:
+        """REC-2: whether the request may have to be sent, or asked about, again."""
+        recovery_policy: str = self._route.recovery
+        return recovery_policy != "hold"
+
+    async def keep(self, credentials: list[Header], registered: list[Header]) -> list[Header]:
+        """P2-3: a confirmation's credentials, kept where the request may be sent again, so that it is the same then.
+
+        None are left where they are those of Phase 1 anyway. If they cannot be kept, a repeat goes with those of
+        Phase 1: at worst it is refused, which settles nothing.
+        """
+        desk, key = self._desk, self._attempt.key
+        names = {name.lower() for name, _ in credentials}
+        if [header for header in registered if header[0].lower() in names] == credentials:
+            return []
+        try:
+            await desk.recoveries.keep_credentials(key, seal_message(desk.vault, b"credentials", key, credentials, b""))
+        except Exception as error:  # whatever it is, the attempt goes on and is ended by somebody
+            log.warning("credentials not kept", exc_info=None if isinstance(error, StoreAway) else error)
+        return credentials
 
     async def run(
         self, registered: Headers, credentials: list[Header], body: bytes | AsyncIterator[bytes]
@@ -125,7 +157,7 @@ class Execution:
         self, registered: Headers, credentials: list[Header], body: bytes | AsyncIterator[bytes]
     ) -> Answer | Streamed:
         desk, attempt = self._desk, self._attempt
-        headers = forwarded_headers(
+        headers = self._headers = forwarded_headers(
             registered, credentials, desk.credential_headers, attempt.server_id, attempt.client_id, attempt.attempt_id
         )
         started = time.perf_counter()
@@ -183,10 +215,24 @@ class Execution:
         return await self.fail(verdict.message, failure.kind)
 
     async def fail(self, message: str, kind: str) -> Answer:
-        """P2-5: provably nothing was sent."""
+        """P2-5: provably nothing was sent. Of a repeat that says nothing: the doubt goes on (REC-2)."""
         attempt = self._attempt
+        if attempt.repeat:
+            reason = f"a repeat was not sent, and an earlier attempt may have taken effect: {message}"
+            doubt = Doubt(attempt.key, attempt.attempt_id, attempt.fence, False, None, reason)
+            await mark_in_doubt(self._desk, doubt, attempt.server_id)
+            return self._voice.in_doubt(attempt.server_id, attempt.path, kind)
         settlement = Settlement(
-            attempt.key, attempt.attempt_id, attempt.fence, Phase.FAILED, None, message, False, kind, None
+            attempt.key,
+            attempt.attempt_id,
+            attempt.fence,
+            Phase.FAILED,
+            None,
+            message,
+            False,
+            kind,
+            None,
+            payload_kept=attempt.payload_kept,
         )
         answer = self._voice.unreached(attempt.server_id, Phase.FAILED, None, message, kind)
         return await self._settle(settlement, answer)
@@ -196,10 +242,15 @@ class Execution:
         return await settle_durably(self._desk, settlement, attempt.server_id, attempt.path, answer, self._voice)
 
     async def _answered(self, exchange: Any, content: bytes, complete: bool) -> Answer | Streamed:
+        reached("answer.received")
         attempt, voice = self._attempt, self._voice
         status: int = exchange.status
         kept = end_to_end(exchange.headers)
-        verdict = outcome.of_answer(status, self._desk.in_doubt_statuses)
+        verdict = (
+            recovery.of_repeat(attempt.method, status, self._desk.in_doubt_statuses)
+            if attempt.repeat
+            else outcome.of_answer(status, self._desk.in_doubt_statuses)
+        )
         if isinstance(verdict, Doubtful):
             doubt = Doubt(attempt.key, attempt.attempt_id, attempt.fence, True, status, verdict.reason)
             await mark_in_doubt(self._desk, doubt, attempt.server_id)
@@ -221,6 +272,8 @@ class Execution:
             True,
             None,
             self._stored(status, kept, content if complete else None),
+            self._to_verify() if self._route.verify is not None and verdict.phase is Phase.COMMITTED else None,
+            attempt.payload_kept,
         )
         if complete:
             return await self._settle(settlement, voice.executed(told, content))
@@ -230,6 +283,11 @@ class Execution:
             exchange.abort()
             return settled
         return Streamed(voice.executed(told, b""), self._passed_on(content, exchange, kept), exchange.abort, replay)
+
+    def _to_verify(self) -> Sealed:
+        """REC-5: what a verification is asked with; its row is written with the outcome."""
+        desk = self._desk
+        return seal_message(desk.vault, b"verification", self._attempt.key, asking_headers(desk, self._headers), b"")
 
     def _stored(self, status: int, headers: Headers, content: bytes | None) -> StoredResponse:
         sealed = seal_message(self._desk.vault, b"response", self._attempt.key, headers, content or b"")

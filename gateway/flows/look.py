@@ -22,7 +22,7 @@ async def find_polled(desk: Desk, decision: Poll) -> Intent | None:
 async def poll(desk: Desk, intent: Intent, caller: bytes) -> Answer:
     """ASY-2: while it runs, 202; then what the synchronous Phase 2 would have answered."""
     if intent.caller != caller:
-        raise problems.other_caller()
+        raise desk.audit.refused(intent.key, problems.other_caller(), caller)
     if intent.stored_phase in EXECUTED:
         return await stored_answer(desk, intent, CONFIRMED)
     if intent.phase is Phase.PROCESSING:

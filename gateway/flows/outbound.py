@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
-from urllib.parse import quote
 from uuid import UUID
 
+from gateway.protocol.baggage import with_parent
 from gateway.protocol.messages import Header, Headers
 
 # Said by the caller to the gateway; an upstream that knows nothing of 2PHP has no use for it.
@@ -21,8 +20,6 @@ _GATEWAYS_OWN = frozenset(
         b"dtt-2php-authorization-nonce",
     }
 )
-_PLAIN = re.compile(r"[A-Za-z0-9!#$&'()*+\-./:<=>?@\[\]^_`{|}~]*")
-BAGGAGE_BYTES_MAX = 8192  # W3C baggage; past this our member is left out rather than theirs
 
 
 def forwarded_headers(
@@ -55,24 +52,5 @@ def forwarded_headers(
     headers.append((b"DTT-2PHP-Attempt-ID", str(attempt_id).encode()))
     if not idempotency_key:
         headers.append((b"Idempotency-Key", server))
-    headers.append((b"baggage", _baggage(baggage, client_id)))
+    headers.append((b"baggage", with_parent(baggage, client_id)))  # COR-2
     return headers
-
-
-def _baggage(received: list[bytes], client_id: str) -> bytes:
-    """COR-2: who called, in the header that tracing libraries copy to outgoing calls."""
-    member = b"2php-parent=" + _percent_encoded(client_id)
-    others = [
-        item
-        for value in received
-        for item in value.split(b",")
-        if item.strip() and not item.strip().lower().startswith(b"2php-parent=")
-    ]
-    joined = b",".join([*others, member])
-    return joined if len(joined) <= BAGGAGE_BYTES_MAX else b",".join(others)
-
-
-def _percent_encoded(value: str) -> bytes:
-    if _PLAIN.fullmatch(value):
-        return value.encode()
-    return quote(value, safe="!#$&'()*+-./:<=>?@[]^_`{|}~").encode()

@@ -8,25 +8,30 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 from uuid import UUID
 
+from gateway.flows.replay_ports import Audit, LateClaims, Signatures
 from gateway.protocol.headers import HeaderMap
 from gateway.protocol.identity import IntentKey
 from gateway.protocol.intents import Intent
 from gateway.protocol.messages import Header, Headers
 from gateway.protocol.modes import RouteLike
 from gateway.protocol.outcome import ResourceIdRule
+from gateway.protocol.phases import Phase
 from gateway.protocol.records import (
     Callback,
     Claim,
     Claimed,
     Direct,
     Doubt,
+    Doubted,
     NewIntent,
     Registered,
     Sealed,
     Settlement,
     StoredResponse,
     Taken,
+    Verification,
 )
+from gateway.protocol.recovery import Limits
 
 
 class Intents(Protocol):
@@ -99,6 +104,60 @@ class Queue(Protocol):
         ...
 
 
+class Recoveries(Protocol):
+    """Intents in doubt, and successes to be verified (REC-1, REC-2, REC-5). Every method may raise StoreAway."""
+
+    async def due(self, limit: int, claim_ms: int) -> list[Doubted]:
+        """Doubts whose time has come, nobody else's for so long."""
+        ...
+
+    async def hold(self, doubted: Doubted, reason: str, *, news: bool) -> None:
+        """Wait for a verdict."""
+        ...
+
+    async def postpone(self, doubted: Doubted, delay_ms: int, *, asked: int = 0) -> Doubted | None:
+        """Come back later, or stay with it for so long; None when it is no longer ours."""
+        ...
+
+    async def redrive(self, doubted: Doubted, attempt_id: UUID, holder: UUID) -> Taken | None:
+        """Begin the next attempt, or None when the doubt is no longer ours to end."""
+        ...
+
+    async def settle_probed(
+        self, doubted: Doubted, phase: Phase, resource_id: str | None, message: str, detail: dict[str, Any]
+    ) -> bool:
+        """A probe told; False when somebody else was quicker."""
+        ...
+
+    async def settle_from_evidence(self, doubted: Doubted) -> Phase | None:
+        """What a fenced gateway knew becomes the outcome, if nothing was sent since."""
+        ...
+
+    async def keep_evidence(self, settlement: Settlement) -> None:
+        """What a fenced gateway came back with."""
+        ...
+
+    async def payload(self, key: IntentKey) -> tuple[Sealed, Sealed | None] | None:
+        """The sealed request, and the credentials that its confirmation brought."""
+        ...
+
+    async def keep_credentials(self, key: IntentKey, credentials: Sealed) -> None:
+        """P2-3: those of the confirmation, for as long as the payload is kept."""
+        ...
+
+    async def due_verifications(self, limit: int, claim_ms: int) -> list[Verification]:
+        """Successes that are to be confirmed now."""
+        ...
+
+    async def verify_later(self, verification: Verification, delay_ms: int, *, asked: int) -> None:
+        """Come back later, having asked so many times more for nothing."""
+        ...
+
+    async def verified(self, key: IntentKey, missing: str | None, message: str | None) -> bool:
+        """Confirmed, or why not."""
+        ...
+
+
 class Courier(Protocol):
     """Sends callbacks (ACM-2 .. ACM-4)."""
 
@@ -154,6 +213,11 @@ class Exchange(Protocol):
 class Upstream(Protocol):
     """The service behind us. It never re-sends and never follows (REC-8)."""
 
+    @property
+    def authority(self) -> bytes:
+        """Its own Host."""
+        ...
+
     async def open(
         self,
         method: str,
@@ -192,6 +256,8 @@ class Route(RouteLike, Protocol):
     @property
     def replay_policy(self) -> str: ...
     @property
+    def replay_proof(self) -> str | None: ...
+    @property
     def ttl_ms(self) -> int: ...
     @property
     def grace_ms(self) -> int: ...
@@ -209,6 +275,12 @@ class Route(RouteLike, Protocol):
     def max_pending(self) -> int: ...
     @property
     def oversize(self) -> str: ...
+    @property
+    def recovery(self) -> str: ...
+    @property
+    def probe(self) -> Any: ...
+    @property
+    def verify(self) -> Any: ...
     @property
     def ledger_outage(self) -> str: ...
     @property
@@ -260,6 +332,10 @@ class Observer(Protocol):
         """TRN-3: a request went past the ledger."""
         ...
 
+    def unaudited(self, count: int) -> None:
+        """REP-5: refusals that left no event."""
+        ...
+
 
 @dataclass(slots=True)
 class Desk:
@@ -270,15 +346,24 @@ class Desk:
     buckets: int
     intents: Intents
     directs: Directs
+    recoveries: Recoveries
+    lates: LateClaims
+    signatures: Signatures
+    nonce_of: Callable[[IntentKey, UUID, bytes], str]  # the authorization nonce of an intent and its caller
+    audit: Audit
     courier: Courier | None
     vault: Vault
     upstream: Upstream
     lease: Lease
     spawn: Spawn
+    unwritten: set[bytes]  # logical keys whose outcome is known here and not yet in the store (REC-9)
     observe: Observer
     read_timeout_s: float
     in_doubt_statuses: Collection[int]
     credential_headers: frozenset[bytes]
     queues: bool  # whether some route executes asynchronously
+    verifies: bool  # whether some route's successes are verified
+    limits: Limits
     route_of: Callable[[str, bytes], Any]
+    own_route_of: Callable[[str, bytes], Any | None]  # the same, but None where the configuration has none any more
     resource_id_rule: Callable[[Any], ResourceIdRule]

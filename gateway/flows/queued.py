@@ -6,9 +6,11 @@ whoever has room.
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Collection
 
+from gateway.crash_points import reached
 from gateway.flows.execute import Streamed, execute_claimed
 from gateway.flows.ports import Desk, Queue
 from gateway.flows.voices import CONFIRMED
@@ -18,6 +20,8 @@ from gateway.protocol.records import Taken
 
 RUNNING_PER_ROUTE_MAX = 64  # per worker; an upstream slow enough to need more is better protected by the queue
 TAKEN_AT_ONCE_MAX = 32
+SURE_S = 20.0  # beyond the time a statement may take: what has not come to light by then was never written
+LOOK_EVERY_S = 30.0  # without asynchronous routes: a configuration may have lost its last one
 
 
 class QueueRunner:
@@ -29,7 +33,8 @@ class QueueRunner:
         self._running: dict[bytes, str] = {}  # logical key -> route
         self._offered: Counter[str] = Counter()  # places kept for what is being taken, by route
         self._ended: set[bytes] = set()  # what ended while it is not sure what was begun
-        self._uncertain = False
+        self._sure_at = 0.0  # until then, what was begun in our name may still come to light
+        self._look_at = 0.0  # for what is left of routes that no longer execute asynchronously
         self._closed = False
 
     def under(self, desk: Desk) -> None:
@@ -57,8 +62,10 @@ class QueueRunner:
 
     async def run_once(self) -> int:
         """Take what waits, as far as there is room; returns how much was taken."""
-        if self._closed or not self._desk.queues:
+        now = _now()
+        if self._closed or (not self._desk.queues and now < self._look_at):
             return 0
+        self._look_at = now + LOOK_EVERY_S
         if self._uncertain:
             await self._find_held()
         in_use = self._in_use()
@@ -70,20 +77,36 @@ class QueueRunner:
         try:
             taken = await self._queue.take(self._desk.lease.holder, limit, key, without)
         except StoreAway:
-            self._uncertain = True  # it, or an earlier bucket of it, may have begun what we never heard of
+            # It, or an earlier bucket of it, may have begun what we never heard of; it may even be under way still.
+            self._sure_at = _now() + SURE_S
             raise
+        if taken:
+            reached("queue.taken")
         for one in taken:
             self._begin(one)
         return len(taken)
 
     async def _find_held(self) -> None:
-        """REC-7: a `take` whose acknowledgement was lost may have begun work that nobody runs."""
+        """REC-7: a `take` whose acknowledgement was lost may have begun work that nobody runs.
+
+        What runs, what ended meanwhile, and what ended with an outcome not yet in the store, is not begun again.
+        """
         self._ended.clear()
-        for one in await self._queue.held(self._desk.lease.holder):
+        unwritten = set(self._desk.unwritten)
+        try:
+            held = await self._queue.held(self._desk.lease.holder)
+        except StoreAway:
+            self._sure_at = _now() + SURE_S
+            raise
+        known = self._ended | unwritten | self._desk.unwritten
+        for one in held:
             key = one.claimed.key.logical
-            if key not in self._running and key not in self._ended:
+            if key not in self._running and key not in known:
                 self._begin(one)
-        self._uncertain = False
+
+    @property
+    def _uncertain(self) -> bool:
+        return _now() < self._sure_at
 
     def _begin(self, one: Taken) -> None:
         claimed = one.claimed
@@ -108,3 +131,7 @@ class QueueRunner:
             self._ended.add(claimed.key.logical)
             if not self._uncertain:
                 self._ended.clear()
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from gateway.crash_points import reached
 from gateway.flows import answers
 from gateway.flows.ports import Desk, Request, Route
 from gateway.flows.sealed import seal_message
-from gateway.protocol import identity, problems, replay
+from gateway.protocol import identity, problems, proofs, replay
 from gateway.protocol.deadlines import granted_ttl_ms
 from gateway.protocol.entries import trace_id
 from gateway.protocol.intents import Intent
 from gateway.protocol.messages import Answer, Header, first_value
 from gateway.protocol.modes import Register
 from gateway.protocol.phases import Phase
-from gateway.protocol.records import NewIntent, Registered
+from gateway.protocol.records import NOT_KEPT, NewIntent, Registered
 
 
 async def register(
@@ -42,20 +43,31 @@ async def register(
         headers_with(len(body)),
         body,
     )
+    reached("phase_1.before")
     found = await desk.intents.register(new)
     if isinstance(found, Registered):
+        reached("phase_1.committed")
         desk.observe.transition(Phase.WAITING_CONFIRM)
-        return answers.registered(new, found, route.confirm_suffix)
+        return answers.registered(new, found, route.confirm_suffix, _nonce(desk, new, route))
     if found is None:
         raise problems.too_many_pending(route.max_pending)
-    return _again(found, new, route)
+    return _again(desk, found, new, route)
 
 
-def _again(existing: Intent, new: NewIntent, route: Route) -> Answer:
+def _again(desk: Desk, existing: Intent, new: NewIntent, route: Route) -> Answer:
     decision = replay.on_register(existing, new.replay_key)
     if isinstance(decision, replay.Refuse):
-        raise decision.problem
-    return answers.registered_before(decision.intent, route.confirm_suffix)
+        raise desk.audit.refused(existing.key, decision.problem, new.caller)
+    waiting = existing.phase is Phase.WAITING_CONFIRM
+    nonce = _nonce(desk, existing, route) if waiting else None
+    return answers.registered_before(decision.intent, route.confirm_suffix, nonce)
+
+
+def _nonce(desk: Desk, intent: NewIntent | Intent, route: Route) -> str | None:
+    """SEC-3: what a late confirmation of this intent will have to bring; the same on every retry of Phase 1."""
+    if route.replay_proof != proofs.TOKEN or intent.replay_policy != "REUSE":
+        return None
+    return desk.nonce_of(intent.key, intent.server_correlation_id, intent.caller)
 
 
 def new_intent(
@@ -67,6 +79,8 @@ def new_intent(
     requested_ttl_ms: int | None,
     headers: list[Header],
     body: bytes,
+    *,
+    keep_payload: bool = True,
 ) -> NewIntent:
     """A request as an intent: its three identities, its deadlines, and its sealed payload."""
     key = identity.logical_key(desk.service, caller, client_id.encode(), buckets=desk.buckets)
@@ -91,7 +105,7 @@ def new_intent(
         query=request.query,
         route=route.path,
         execution=route.execution,
-        replay_policy="REJECT",  # RPL-3: REUSE is announced once it is served
+        replay_policy=route.replay_policy,
         transaction_reference=trace_id(first_value(headers, b"traceparent")),
         payload_sha256=body_sha256,
         payload_bytes=len(body),
@@ -99,5 +113,5 @@ def new_intent(
         grace_ms=route.grace_ms,
         horizon_ms=route.replay_horizon_ms,
         max_pending=route.max_pending,
-        payload=seal_message(desk.vault, b"payload", key, headers, body),
+        payload=seal_message(desk.vault, b"payload", key, headers, body) if keep_payload else NOT_KEPT,
     )

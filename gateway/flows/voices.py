@@ -116,9 +116,9 @@ class AutoConfirmed:
     ) -> Answer:
         """What any proxy would say, and that the intent has FAILED.
 
-        A settled COMMITTED has no better status than 200.
+        What was settled later, by a probe or a verdict, is told as to anybody else (REC-6).
         """
-        if phase is Phase.COMMITTED:
+        if phase is Phase.COMMITTED or kind == "settled":
             return answers.without_response(server_id, phase, resource_id, message)
         answer = problems.to_answer(problems.bad_gateway(kind))
         answer.headers = [header for header in answer.headers if header[0] != b"DTT-2PHP-Message"]
@@ -183,3 +183,4 @@ class Silent:
 
 CONFIRMED = Confirmed()
 AUTO_CONFIRMED = AutoConfirmed()
+SILENT = {reveal_id: Silent(reveal_id) for reveal_id in (False, True)}

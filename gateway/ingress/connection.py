@@ -83,6 +83,7 @@ class Connection(RequestHandler):
         "_lost_waiter",
         "_splice",
         "_watch",
+        "certificate",
         "peer",
         "secure",
         "task",
@@ -105,6 +106,7 @@ class Connection(RequestHandler):
         self._limits = limits
         self.peer = ""
         self.secure = False
+        self.certificate: bytes | None = None  # the client's, as the handshake accepted it; read once a connection
         self.task: asyncio.Task[None] | None = None
         self._inbound: Inbound | None = None  # the request being handled
         self._body: StreamReader | None = None  # of the newest request, while it is still arriving
@@ -128,7 +130,10 @@ class Connection(RequestHandler):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         peer = transport.get_extra_info("peername")
         self.peer = peer[0] if isinstance(peer, tuple) else ""
-        self.secure = transport.get_extra_info("sslcontext") is not None
+        tls = transport.get_extra_info("ssl_object")
+        self.secure = tls is not None
+        if tls is not None:
+            self.certificate = tls.getpeercert(binary_form=True)
         super().connection_made(transport)
         self.task = self._task_handler
 

@@ -23,7 +23,7 @@ from gateway.ingress.proxies import TrustedProxies
 from gateway.protocol import modes, problems
 from gateway.protocol.faults import StoreAway
 from gateway.protocol.forwarding import request_headers
-from gateway.protocol.headers import PREFIX
+from gateway.protocol.headers import NO_FIELDS
 from gateway.protocol.messages import Answer, Header
 from gateway.protocol.modes import Confirm, Direct, Look, Passthrough, Poll, Register, Routes
 
@@ -85,7 +85,8 @@ class Handler:
             config = self._config
             if config.routes.enabled:  # OPT-3: a plain proxy has no routes that a path could be mistaken for
                 paths.check(inbound.path, config.routes.place)
-            decision = modes.decide(inbound.method, inbound.path, inbound.headers, config.routes)
+            fields = inbound.headers if inbound.speaks_2php else NO_FIELDS
+            decision = modes.decide(inbound.method, inbound.path, fields, config.routes)
             if isinstance(decision, Passthrough):
                 told = await self._pass(inbound, config)
             else:
@@ -139,7 +140,8 @@ class Handler:
             return await self._poll(inbound, config, desk, decision)
         if isinstance(decision, Confirm) and not decision.routed:
             return await self._astray(inbound, config, desk, decision)
-        identity = config.identifier.identify(inbound.raw_headers, inbound.peer)
+        found = config.identifier.identify(inbound.raw_headers, inbound.peer, inbound.certificate)
+        identity = found or await config.identifier.examine(inbound.raw_headers)
         if desk is None:
             raise problems.store_away()
         caller = self._digest(identity.name)
@@ -153,7 +155,7 @@ class Handler:
                 await inbound.read_body(CONFIRM_BODY_BYTES_MAX)
                 assert self._confirmations is not None
                 credentials = [h for h in inbound.raw_headers if h[0].lower() in desk.credential_headers]
-                result = await self._confirmations.confirm(decision, caller, credentials)
+                result = await self._confirmations.confirm(decision, caller, credentials, inbound)
                 assert result is not None, "a routed confirmation is answered or refused"
             case Direct():
                 result = await run_direct(
@@ -168,7 +170,8 @@ class Handler:
     async def _silent(self, inbound: Inbound, config: Config, desk: Desk | None, decision: Direct[Any]) -> Told:
         """TRN-2: a caller that knows nothing of 2PHP. Nothing about its request or answer may change for it."""
         try:
-            name = config.identifier.identify(inbound.raw_headers, inbound.peer).name
+            found = config.identifier.identify(inbound.raw_headers, inbound.peer, inbound.certificate)
+            name = (found or await config.identifier.examine(inbound.raw_headers)).name
         except problems.Problem:
             name = ANONYMOUS.name  # whose credentials are wrong or missing is the upstream's to say
         try:
@@ -194,31 +197,32 @@ class Handler:
         The body is not touched before that is known, and who cannot be an intent's caller needs no look.
         """
         try:
-            identity = config.identifier.identify(inbound.raw_headers, inbound.peer)
+            found = config.identifier.identify(inbound.raw_headers, inbound.peer, inbound.certificate)
+            identity = found or await config.identifier.examine(inbound.raw_headers)
             if desk is not None and self._confirmations is not None:
-                await self._confirmations.confirm(decision, self._digest(identity.name), [])
+                await self._confirmations.confirm(decision, self._digest(identity.name), [], inbound)
         except StoreAway:
             pass  # nobody waits for the store where 2PHP is off
         except problems.Problem as problem:
-            if problem.status != 401:
+            if problem.status != 401 and problem.slug != "identity-unavailable":
                 raise
         return await self._pass(inbound, config)
 
     async def _poll(self, inbound: Inbound, config: Config, desk: Desk | None, decision: Poll) -> Told:
         """A path that may be an intent's or the upstream's own. Only who speaks 2PHP is made to wait for the store."""
-        speaks_2php = any(name[:9].lower() == PREFIX for name, _ in inbound.raw_headers)
         try:
             if desk is None:
                 raise StoreAway("not opened yet")
             intent = await find_polled(desk, decision)
         except StoreAway:
-            if speaks_2php:
+            if inbound.speaks_2php:
                 raise
             return await self._pass(inbound, config)
         if intent is None:
             return await self._pass(inbound, config)
-        caller = self._digest(config.identifier.identify(inbound.raw_headers, inbound.peer).name)
-        return await self._told(inbound, config, await poll(desk, intent, caller))
+        found = config.identifier.identify(inbound.raw_headers, inbound.peer, inbound.certificate)
+        identity = found or await config.identifier.examine(inbound.raw_headers)
+        return await self._told(inbound, config, await poll(desk, intent, self._digest(identity.name)))
 
     async def _told(self, inbound: Inbound, config: Config, result: Answer | Streamed) -> Told:
         answer = result.answer if isinstance(result, Streamed) else result
@@ -238,14 +242,13 @@ class Handler:
         return answer.status
 
     def _forwarded(self, inbound: Inbound, config: Config, body_bytes: int | None) -> list[Header]:
-        client = config.proxies.client(inbound.peer, inbound.secure, inbound.raw_headers)
         return request_headers(
             inbound.raw_headers,
             peer=inbound.peer,
             scheme=b"https" if inbound.secure else b"http",
             host_header=config.host_header,
             upstream_host=config.upstream.authority,
-            trusted=client.through_trusted_proxy,
-            version=b"%d.%d" % inbound.version[:2],
+            trusted=config.proxies.trusts(inbound.peer),
+            version=b"1.1" if inbound.version == (1, 1) else b"1.0",  # the edge takes no other
             body_bytes=body_bytes,
         )

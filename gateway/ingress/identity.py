@@ -1,7 +1,8 @@
 """Who sent a request (SEC-2): the identity that Phase 1 and Phase 2 must share.
 
-Each method is a small strategy behind `Identifier`, made by `identifier()`. A credential is never kept or logged: what
-leaves here is a digest, or the name that configuration or a trusted proxy gave. Authorising is not done here.
+Each method is a small strategy behind `Identifier`; those that need nothing from outside are here, made by
+`identifier()`, JSON Web Tokens and client certificates in modules of their own. A credential is never kept or logged:
+what leaves here is a digest, or the name that configuration or a trusted proxy gave. Authorising is not done here.
 """
 
 from __future__ import annotations
@@ -31,24 +32,42 @@ ANONYMOUS = Caller(b"anonymous", anonymous=True)
 class Identifier(Protocol):
     """One way to tell callers apart."""
 
-    def identify(self, headers: Headers, peer: str) -> Caller:
-        """The caller; a Problem where credentials are missing, repeated or unknown. `peer` is the socket's own."""
+    def identify(self, headers: Headers, peer: str, certificate: bytes | None = None) -> Caller | None:
+        """The caller; a Problem where credentials are missing, repeated or unknown.
+
+        `peer` is the socket's own, `certificate` the client's that the TLS handshake accepted. None: it takes a look at
+        something that may have to be waited for, which `examine` does.
+        """
+        ...
+
+    async def examine(self, headers: Headers) -> Caller:
+        """The caller that `identify` could not tell at once."""
         ...
 
 
-class AuthorizationDigest:
+class AtOnce:
+    """A method that never waits for anything."""
+
+    __slots__ = ()
+
+    async def examine(self, headers: Headers) -> Caller:
+        """Never asked for."""
+        raise AssertionError("this method tells every caller at once")
+
+
+class AuthorizationDigest(AtOnce):
     """The value of `Authorization`, whatever its scheme, as a digest: the upstream judges it, we only recognise it."""
 
     __slots__ = ()
 
-    def identify(self, headers: Headers, peer: str) -> Caller:
-        value = _single(headers, b"authorization", "Authorization")
+    def identify(self, headers: Headers, peer: str, certificate: bytes | None = None) -> Caller:
+        value = single_value(headers, b"authorization", "Authorization")
         if not value:
             raise problems.credentials_missing(b"Bearer")
         return Caller(b"authorization_digest:" + sha256(value).hexdigest().encode())
 
 
-class ApiKey:
+class ApiKey(AtOnce):
     """An API key in a header. With configured keys only those are callers, by name; without, each value is one."""
 
     __slots__ = ("_header", "_keys", "_name")
@@ -58,8 +77,8 @@ class ApiKey:
         self._header = header.lower().encode()
         self._keys = tuple((name.encode(), bytes.fromhex(digest)) for name, digest in keys)
 
-    def identify(self, headers: Headers, peer: str) -> Caller:
-        value = _single(headers, self._header, self._name)
+    def identify(self, headers: Headers, peer: str, certificate: bytes | None = None) -> Caller:
+        value = single_value(headers, self._header, self._name)
         if not value:
             raise problems.credentials_missing()
         digest = sha256(value)
@@ -74,7 +93,7 @@ class ApiKey:
         return Caller(b"api_key:name:" + found)
 
 
-class TrustedHeader:
+class TrustedHeader(AtOnce):
     """A header that a trusted proxy sets after authenticating; from any other peer it is no credential at all."""
 
     __slots__ = ("_header", "_name", "_networks")
@@ -84,10 +103,10 @@ class TrustedHeader:
         self._header = header.lower().encode()
         self._networks = Networks(trusted_networks)
 
-    def identify(self, headers: Headers, peer: str) -> Caller:
+    def identify(self, headers: Headers, peer: str, certificate: bytes | None = None) -> Caller:
         if not self._networks.contains(peer):
             raise problems.credentials_missing()
-        value = _single(headers, self._header, self._name)
+        value = single_value(headers, self._header, self._name)
         if not value:
             raise problems.credentials_missing()
         return Caller(b"trusted_header:" + value)
@@ -101,13 +120,16 @@ class OrAnonymous:
     def __init__(self, identifier: Identifier) -> None:
         self._identifier = identifier
 
-    def identify(self, headers: Headers, peer: str) -> Caller:
+    def identify(self, headers: Headers, peer: str, certificate: bytes | None = None) -> Caller | None:
         try:
-            return self._identifier.identify(headers, peer)
+            return self._identifier.identify(headers, peer, certificate)
         except problems.Problem as problem:
             if problem.slug == "credentials-missing":
                 return ANONYMOUS
             raise
+
+    async def examine(self, headers: Headers) -> Caller:
+        return await self._identifier.examine(headers)  # what is examined is there
 
 
 def identifier(
@@ -128,10 +150,15 @@ def identifier(
         made = TrustedHeader(header or "X-Remote-User", trusted_networks)
     else:
         raise ValueError(f"unknown identity method {method!r}")
+    return or_anonymous(made, anonymous)
+
+
+def or_anonymous(made: Identifier, anonymous: str) -> Identifier:
+    """What `identity.anonymous` makes of a method."""
     return OrAnonymous(made) if anonymous == "allow" else made
 
 
-def _single(headers: Headers, header: bytes, name: str) -> bytes | None:
+def single_value(headers: Headers, header: bytes, name: str) -> bytes | None:
     """The one value of a header. Two values leave it open who is asking, and the upstream might pick the other: 400."""
     found: bytes | None = None
     for key, value in headers:

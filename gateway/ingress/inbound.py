@@ -30,7 +30,7 @@ class Inbound:
     `target` is the raw request target in origin form, `path` and `query` its parts (`query` is None without a `?`).
     `raw_headers` keep order and case, without what `strict` neutralised; `headers` is a case-insensitive view of the
     head as it was sent, for look-ups. `peer` is the socket's peer address, `secure` says whether it came over TLS.
-    `websocket` is True for a WebSocket upgrade.
+    `websocket` is True for a WebSocket upgrade, `speaks_2php` if any DTT-2PHP field is there.
     """
 
     __slots__ = (
@@ -43,6 +43,7 @@ class Inbound:
         "_on_client_left",
         "_payload",
         "_remaining_bytes",
+        "certificate",
         "client_left",
         "close_after",
         "content_length",
@@ -56,6 +57,7 @@ class Inbound:
         "query",
         "raw_headers",
         "secure",
+        "speaks_2php",
         "started",
         "target",
         "version",
@@ -63,7 +65,7 @@ class Inbound:
     )
 
     def __init__(self, edge: Edge, message: RawRequestMessage, payload: StreamReader) -> None:
-        target, raw_headers, length, chunked, expects_continue, websocket = strict.check(
+        target, raw_headers, length, chunked, expects_continue, websocket, speaks_2php = strict.check(
             message.method, message.path.encode("utf-8", "surrogateescape"), message.raw_headers, message.version
         )
         self._edge = edge
@@ -77,10 +79,12 @@ class Inbound:
         self.version = message.version
         self.peer = edge.peer
         self.secure = edge.secure
+        self.certificate = edge.certificate
         self.content_length = length
         self.has_body = chunked or bool(length)
         self.expects_continue = expects_continue
         self.websocket = websocket
+        self.speaks_2php = speaks_2php
         self.close_after: bool = message.should_close
         self.started = False  # a streamed answer's head has been written
         self.finished = False  # a streamed answer or a tunnel has come to its end

@@ -53,6 +53,10 @@ class TrustedProxies:
     def __init__(self, networks: Iterable[str | IPv4Network | IPv6Network] = ()) -> None:
         self._networks = Networks(networks)
 
+    def trusts(self, peer: str) -> bool:
+        """Whether what this peer forwards is believed."""
+        return self._networks.contains(peer)
+
     def client(self, peer: str, secure: bool, headers: Headers) -> Client:
         """The rightmost address that no trusted proxy is at, and the scheme the nearest proxy was asked with."""
         scheme = b"https" if secure else b"http"

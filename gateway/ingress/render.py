@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from email.utils import formatdate
 from http import HTTPStatus
+from typing import Final
 
 from gateway.protocol.messages import Answer, Headers
 
@@ -16,9 +17,18 @@ CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 _STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}".encode() for status in HTTPStatus}
 _LENGTHLESS = frozenset({204, 304})
-# The names this module decides on, found by their length first: most headers then cost one look-up of a small integer.
-_OWN_LENGTHS = frozenset({4, 10, 14, 17})
-_OWN_NAMES = frozenset({b"date", b"connection", b"keep-alive", b"content-length", b"transfer-encoding"})
+# What this module decides on. Names are looked up as spelled: the usual header costs one look-up and no lower-casing.
+_AS_GIVEN: Final = 0
+_DATE: Final = 1
+_LENGTH: Final = 2
+_OURS_TO_SAY: Final = 3
+_MEANINGS: Final = {
+    b"date": _DATE,
+    b"content-length": _LENGTH,
+    **dict.fromkeys((b"connection", b"keep-alive", b"transfer-encoding"), _OURS_TO_SAY),
+}
+_SPELLINGS_MAX: Final = 1024  # an upstream that invents more is looked up by its lower-cased names
+_spellings: dict[bytes, int] = {}
 
 
 class DateClock:
@@ -98,14 +108,16 @@ def _head(
     lines = [_status_line(status, reason)]
     dated = False
     for header in headers:
-        name = header[0]
-        if len(name) in _OWN_LENGTHS and (key := name.lower()) in _OWN_NAMES:
-            if key == b"date":
+        meaning = _spellings.get(header[0])
+        if meaning is None:
+            meaning = _learn(header[0])
+        if meaning:
+            if meaning == _DATE:
                 dated = True
-            elif key != b"content-length":
+            elif meaning == _OURS_TO_SAY:
                 continue
             elif length is not None:
-                lines.append(b"%b: %d" % (name, length))  # in its place, with the length that is true
+                lines.append(b"%b: %d" % (header[0], length))  # in its place, with the length that is true
                 length = None
                 continue
             elif not keep_given_length:
@@ -124,6 +136,13 @@ def _head(
     if head.count(b"\n") != count or head.count(b"\r") != count:
         raise ValueError("a header of an answer holds a line break")  # never let one answer become two
     return head + b"\r\n\r\n"
+
+
+def _learn(name: bytes) -> int:
+    meaning = _MEANINGS.get(name.lower(), _AS_GIVEN)
+    if len(_spellings) < _SPELLINGS_MAX:
+        _spellings[name] = meaning
+    return meaning
 
 
 def _status_line(status: int, reason: bytes | None) -> bytes:

@@ -27,6 +27,7 @@ class Cleared(NamedTuple):
     chunked: bool
     expects_continue: bool
     websocket: bool
+    speaks_2php: bool  # some DTT-2PHP field is there
 
 
 # What a header name means to the checks. Names are looked up as spelled, so the usual head costs no lower-casing.
@@ -41,6 +42,7 @@ _HTTP2_SETTINGS: Final = 7
 _ALIAS: Final = 8
 _CLIENT_ID: Final = 16  # one bit each: what was seen already is their sum
 _SERVER_ID: Final = 32
+_OURS: Final = 64  # any other DTT-2PHP field: it may come twice as far as this module is concerned
 
 _MEANINGS: Final = {
     b"host": _HOST,
@@ -143,7 +145,7 @@ def check(method: str, target: bytes, headers: RawHeaders, version: tuple[int, i
         elif meaning == _ALIAS:
             raise refusals.header_alias()
         else:
-            if once & meaning:
+            if once & meaning and meaning != _OURS:
                 raise _repeated(meaning)
             once |= meaning
     if host is None:
@@ -161,13 +163,15 @@ def check(method: str, target: bytes, headers: RawHeaders, version: tuple[int, i
     if steered:
         websocket = method == "GET" and version == (1, 1) and not chunked and not content_length
         headers, websocket = _neutralise(headers, websocket)
-    return Cleared(target, headers, content_length, chunked, expects_continue, websocket)
+    return Cleared(target, headers, content_length, chunked, expects_continue, websocket, once != 0)
 
 
 def _learn(name: bytes) -> int:
     lower = name.lower()
     meaning = _MEANINGS.get(lower, _PLAIN)
-    if meaning == _PLAIN:
+    if meaning == _PLAIN and lower.startswith(PREFIX):
+        meaning = _OURS
+    elif meaning == _PLAIN:
         folded = _NOT_ALNUM.sub(b"-", lower)
         if folded != lower and (folded in _OWN_NAMES or folded.startswith(_OWN_PREFIXES)):
             meaning = _ALIAS

@@ -17,7 +17,8 @@ from gateway.operator import refusals
 ROLES = frozenset({"audit", "compliance", "operations", "sync"})
 NOBODY: frozenset[str] = frozenset()
 OPERATORS = frozenset({"operations"})  # who may also do things: resolve, retry, pull
-READERS = ROLES - {"sync"}  # `sync` writes its own service's entries and reads nothing
+WRITERS = frozenset({"sync"})
+READERS = ROLES - WRITERS  # `sync` writes its own service's entries and reads nothing
 
 
 class Token(Protocol):
@@ -61,6 +62,10 @@ class Access:
     def replace_tokens(self, tokens: Iterable[Token]) -> None:
         """From the next request on, only these count."""
         self._tokens = tuple(tokens)
+
+    def holds(self, token: Token) -> bool:
+        """Whether this very token, role and service included, still counts: what is derived from it ends with it."""
+        return token in self._tokens
 
     def identify(self, headers: CIMultiDictProxy[str]) -> Token:
         """Whose token the Authorization header carries, or the 401."""

@@ -8,15 +8,13 @@ from typing import Any, Protocol
 
 import orjson
 
-from gateway.operator import parameters, refusals
+from gateway.operator import in_doubt_endpoints, ledger_endpoints, obligation_endpoints, parameters, refusals
 from gateway.operator.access import OPERATORS, READERS
 from gateway.operator.calls import Call, Endpoint, json
 from gateway.protocol.deliveries import STATES
-from gateway.protocol.entries import OUTCOMES
 from gateway.protocol.messages import Answer
-from gateway.protocol.phases import Phase
 from gateway.store.delivery_lists import DeliveryLists
-from gateway.store.ledger import ACTORS, FILTERS, BadCursor, LedgerQueries, Page, Position
+from gateway.store.ledger import BadCursor, LedgerQueries, Page, Position
 
 LIMIT = 100
 LIMIT_MAX = 1000
@@ -43,6 +41,10 @@ class Sources:
     metrics: MetricsSource
     feed: Callable[[], Feed]
     deliveries: DeliveryLists
+    obligations: obligation_endpoints.Desk
+    reported: ledger_endpoints.ReportedRows
+    verdicts: in_doubt_endpoints.Verdicts
+    policy_of: Callable[[str, bytes], str | None]
 
 
 async def healthz(sources: Sources, call: Call) -> Answer:
@@ -82,30 +84,6 @@ async def intents(sources: Sources, call: Call) -> Answer:
         raise refusals.parameter_missing("client_correlation_id")
     limit = parameters.limit(given, default=INTENTS_LIMIT_MAX, most=INTENTS_LIMIT_MAX)
     return _items(await _page(sources.ledger.intents(client_id, after=parameters.after(given), limit=limit)))
-
-
-async def ledger_entries(sources: Sources, call: Call) -> Answer:
-    """LED-1, LED-2: entries in order of change."""
-    given = parameters.parse(call.query, takes=("after", "limit", *FILTERS))
-    filters = {
-        "source": parameters.service_name(given, "source"),
-        "actor": parameters.choice(given, "actor", ACTORS),
-        "phase": parameters.choice(given, "phase", [phase.value for phase in Phase]),
-        "outcome": parameters.choice(given, "outcome", [phase.value for phase in OUTCOMES]),
-        "client_correlation_id": parameters.client_id(given, "client_correlation_id"),
-        "server_correlation_id": parameters.server_id(given, "server_correlation_id"),
-    }
-    wanted = {field: value for field, value in filters.items() if value is not None}
-    limit = parameters.limit(given, default=LIMIT, most=LIMIT_MAX)
-    page = await _page(sources.ledger.entries(wanted, after=parameters.after(given), limit=limit))
-    return json({"entries": page.rows, "next": page.next})
-
-
-async def in_doubt(sources: Sources, call: Call) -> Answer:
-    """REC-2: what waits for a verdict."""
-    given = parameters.parse(call.query, takes=("after", "limit"))
-    limit = parameters.limit(given, default=LIMIT, most=LIMIT_MAX)
-    return _items(await _page(sources.ledger.in_doubt(after=parameters.after(given), limit=limit)))
 
 
 async def deliveries(sources: Sources, call: Call) -> Answer:
@@ -166,11 +144,12 @@ ENDPOINTS: tuple[Endpoint[Sources], ...] = (
     Endpoint("/metrics", metrics, open=True),
     Endpoint("/v1/intents/{server_correlation_id}", intent, roles=READERS),
     Endpoint("/v1/intents", intents, roles=READERS),
-    Endpoint("/v1/ledger/entries", ledger_entries, roles=READERS),
-    Endpoint("/v1/in-doubt", in_doubt, roles=READERS),
+    *ledger_endpoints.ENDPOINTS,
+    *in_doubt_endpoints.ENDPOINTS,
     Endpoint("/v1/deliveries", deliveries, roles=READERS),
     Endpoint("/v1/deliveries/{delivery_id}/retry", retry_delivery, roles=OPERATORS, methods=("POST",)),
     Endpoint("/v1/callback-gaps", callback_gap, roles=READERS),
+    *obligation_endpoints.ENDPOINTS,
     Endpoint("/v1/events", events, roles=READERS, methods=("GET",), stream=event_stream),
 )
 

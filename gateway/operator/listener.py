@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import replace
 from ssl import SSLContext
 from typing import Any
@@ -46,12 +46,19 @@ _ALWAYS: tuple[Header, ...] = (
 )
 
 
+# What every answer waits for: a record of who asked (endpoint, call, method, status). StoreAway: there is no answer.
+Audit = Callable[[Endpoint[Any], Call, str, int], Awaitable[None]]
+
+
 class Listener:
     """Serves a table of endpoints on a port of its own, to those whom the gate knows."""
 
-    def __init__(self, sources: Any, gate: Gate, endpoints: Sequence[Endpoint[Any]]) -> None:
+    def __init__(
+        self, sources: Any, gate: Gate, endpoints: Sequence[Endpoint[Any]], audit: Audit | None = None
+    ) -> None:
         self._sources = sources
         self._gate = gate
+        self._audit = audit
         self._table = Table(endpoints)
         self._followers: set[asyncio.Task[None]] = set()
         self._edge: EdgeServer | None = None
@@ -104,6 +111,14 @@ class Listener:
         except Exception:
             log.exception("an operator request failed")
             answer = _refusal(endpoint, call, refusals.internal_error())
+        if self._audit is not None:
+            try:
+                await self._audit(endpoint, call, inbound.method, answer.status)
+            except StoreAway:
+                answer = _refusal(endpoint, call, refusals.access_not_recorded())
+            except Exception:
+                log.exception("an access could not be recorded")
+                answer = _refusal(endpoint, call, refusals.access_not_recorded())
         _log_access(endpoint, call.token, answer.status)
         answer.headers += [header for header in _ALWAYS if first_value(answer.headers, header[0].lower()) is None]
         if endpoint.stream is None or answer.status != 200:

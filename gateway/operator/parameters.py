@@ -8,6 +8,7 @@ from urllib.parse import parse_qsl
 from uuid import UUID
 
 from gateway.operator import refusals
+from gateway.protocol.obligations import FLOW
 from gateway.protocol.problems import Problem
 
 PARAMETERS_MAX = 32  # more than any endpoint takes
@@ -72,6 +73,11 @@ def service_name(given: Mapping[str, str], name: str) -> str | None:
     return _shaped(given, name, _NAME, "a service's name")
 
 
+def flow(given: Mapping[str, str], name: str) -> str | None:
+    """An obligation's flow."""
+    return _shaped(given, name, FLOW, "1 to 63 letters, digits, dots, dashes or underscores")
+
+
 def client_id(given: Mapping[str, str], name: str) -> str | None:
     """A client correlation ID."""
     return _shaped(given, name, _OPAQUE_ID, "1 to 255 visible ASCII characters without spaces")
@@ -85,8 +91,13 @@ def server_id(given: Mapping[str, str], name: str) -> str | None:
 
 def path_server_id(segment: str) -> UUID:
     """A server correlation ID that came as a segment of the path."""
+    return path_id(segment, refusals.server_id_malformed())
+
+
+def path_id(segment: str, otherwise: Problem) -> UUID:
+    """A UUID that came as a segment of the path, or the problem that there is none."""
     if not _UUID.fullmatch(segment):
-        raise refusals.server_id_malformed()
+        raise otherwise
     return UUID(segment)
 
 

@@ -6,9 +6,10 @@ own.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from gateway.protocol.messages import Header
+from gateway.protocol.obligations import ErrorCode, ObligationError
 from gateway.protocol.problems import RETRY_AFTER_S, Problem
 
 _CHALLENGE: Header = (b"WWW-Authenticate", b'Bearer realm="twophp"')
@@ -106,6 +107,83 @@ def delivery_unknown() -> Problem:
 def delivery_done() -> Problem:
     """ACM-3: what was acknowledged is not sent again."""
     return Problem("delivery-done", 409, "Already delivered", "This delivery was acknowledged and is not sent again.")
+
+
+def not_in_doubt(standing: Mapping[str, object], *, running: bool) -> Problem:
+    """REC-2: a verdict is only for what nobody knows the outcome of, and only once."""
+    detail = (
+        "The intent is not in doubt: it waits, or it is being executed. Look at it again in a moment."
+        if running
+        else f"The intent was settled before: {standing['phase']}, by {standing['settled_by']}. That is final."
+    )
+    return Problem("not-in-doubt", 409, "Not in doubt", detail, extra=dict(standing))
+
+
+_OBLIGATIONS: dict[ErrorCode, tuple[int, str, str]] = {
+    "ERR_OBL_NOT_FOUND": (404, "No such obligation", "No obligation has this ID. List them at /v1/obligations."),
+    "ERR_OBL_ALREADY_COMMITTED": (
+        409,
+        "Already committed",
+        "This obligation was committed, which is final: it is neither committed again nor rolled back.",
+    ),
+    "ERR_OBL_ALREADY_ROLLED_BACK": (
+        409,
+        "Already rolled back",
+        "This obligation was rolled back, which is final. Reserve it again to do it after all.",
+    ),
+    "ERR_OBL_LEAK_TIMEOUT": (
+        410,
+        "Leaked",
+        "This obligation was not settled within the leak timeout and is taken back. Reserve it again.",
+    ),
+    "ERR_OBL_DUPLICATE_RESERVE": (
+        409,
+        "Already reserved",
+        "An obligation of this flow and key is Reserved or Committed. Use that one, or another key.",
+    ),
+}
+
+
+def obligation(error: ObligationError) -> Problem:
+    """OBL-2: `code` says which, `obligation` which one is in the way."""
+    status, title, detail = _OBLIGATIONS[error.code]
+    slug = error.code.removeprefix("ERR_OBL_").replace("_", "-").lower()
+    extra: dict[str, str] = {"code": error.code}
+    if error.obligation is not None:
+        extra["obligation"] = str(error.obligation)
+    return Problem(f"obligation-{slug}", status, title, detail, extra=extra)
+
+
+def service_not_allowed() -> Problem:
+    """SEC-5: a sync token writes for one service."""
+    return Problem(
+        "service-not-allowed",
+        403,
+        "Not this token's service",
+        "The token writes for another service than this gateway's. Its `service` must be the gateway's `service.name`.",
+    )
+
+
+def parent_unknown() -> Problem:
+    """COR-2."""
+    return Problem(
+        "parent-unknown",
+        422,
+        "Parent unknown",
+        "`parent_reference_id` is the client correlation ID that this service was called with, which came with no call "
+        "that this gateway knows. Leave it out for a call that nobody asked for.",
+    )
+
+
+def entry_conflict() -> Problem:
+    """COR-4: what was said of a call is not taken back."""
+    return Problem(
+        "entry-conflict",
+        409,
+        "Contradicts an earlier report",
+        "A row with this client correlation ID says something else, or is further on. A call that is over never "
+        "changes; use a new ID for another call.",
+    )
 
 
 def too_many_followers(limit: int) -> Problem:
@@ -218,6 +296,17 @@ def store_away() -> Problem:
         503,
         "Store unavailable",
         "The intent store cannot be read now. Retry in a moment.",
+        headers=[_RETRY_AFTER],
+    )
+
+
+def access_not_recorded() -> Problem:
+    """SEC-5: what cannot be recorded is not answered."""
+    return Problem(
+        "access-not-recorded",
+        503,
+        "Access could not be recorded",
+        "Every access is recorded before it is answered, and the store cannot be reached. Retry in a moment.",
         headers=[_RETRY_AFTER],
     )
 

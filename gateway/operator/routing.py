@@ -1,4 +1,4 @@
-"""From a raw path to the endpoint that answers it: segments match undecoded, and are decoded once (DESIGN decision 14)."""
+"""From a raw path to its endpoint: segments match undecoded, and are decoded once (DESIGN decision 14)."""
 
 from __future__ import annotations
 

@@ -26,6 +26,11 @@ FIELDS = (
     "transaction_reference",
 )
 
+# What a row carries besides, between a gateway and the central ledger (LED-2).
+SYNC_FIELDS = ("entry_id", "version", "in_doubt", "callback")
+
+ENDPOINT_CHARACTERS_MAX = 8192  # what the central ledger takes; a path beyond it is told by its beginning
+
 OUTCOMES = frozenset({Phase.COMMITTED, Phase.FAILED, Phase.ABANDONED, Phase.TTL_EXPIRED})
 
 
@@ -35,8 +40,8 @@ def outcome_of(phase: Phase) -> str | None:
 
 
 def service_endpoint(service: str, path: bytes) -> str:
-    """`<service>:<path>`."""
-    return f"{service}:{path.decode('latin-1')}"
+    """`<service>:<path>`, as much of it as any ledger takes."""
+    return f"{service}:{path.decode('latin-1')}"[:ENDPOINT_CHARACTERS_MAX]
 
 
 def payload_ref(server_correlation_id: object) -> str:

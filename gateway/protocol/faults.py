@@ -39,3 +39,7 @@ class StoreAway(Exception):
 
 class StoreLost(StoreAway):
     """The connection was lost under a statement: it may or may not have been carried out (REC-7)."""
+
+
+class NonceConsumed(Exception):
+    """REP-2: this proof has authorized something before; nothing was changed."""

@@ -6,8 +6,7 @@ decide who is trusted, nor route, nor read a body.
 
 from __future__ import annotations
 
-from enum import IntEnum
-from typing import Literal
+from typing import Final, Literal
 
 from gateway.protocol.messages import Header, Headers
 
@@ -56,31 +55,31 @@ _PLAIN_OPTIONS = frozenset({b"close", b"keep-alive"})  # by far the most frequen
 _NEVER_NOMINATED_PREFIXES = (b"dtt-2php-", b"sec-", b"x-forwarded-")
 
 
-class _Kind(IntEnum):
-    END_TO_END = 0
-    HOP_BY_HOP = 1
-    CONNECTION = 2
-    UPGRADE = 3
-    TRANSFER_ENCODING = 4
-    CONTENT_LENGTH = 5
-    EXPECT = 6
-    HOST = 7
-    FORWARDING = 8
+# What a header is to a proxy. Plain numbers: every header of every message is looked at, and enum members cost more.
+_END_TO_END: Final = 0
+_OF_THIS_HOP: Final = 1
+_CONNECTION: Final = 2
+_UPGRADE: Final = 3
+_TRANSFER_ENCODING: Final = 4
+_CONTENT_LENGTH: Final = 5
+_EXPECT: Final = 6
+_HOST: Final = 7
+_FORWARDING: Final = 8
 
 
 _SPECIAL = {
-    b"connection": _Kind.CONNECTION,
-    b"upgrade": _Kind.UPGRADE,
-    b"transfer-encoding": _Kind.TRANSFER_ENCODING,
-    b"content-length": _Kind.CONTENT_LENGTH,
-    b"expect": _Kind.EXPECT,
-    b"host": _Kind.HOST,
-    b"via": _Kind.FORWARDING,
-    b"forwarded": _Kind.FORWARDING,
-    **dict.fromkeys(_HOP_BY_HOP, _Kind.HOP_BY_HOP),
+    b"connection": _CONNECTION,
+    b"upgrade": _UPGRADE,
+    b"transfer-encoding": _TRANSFER_ENCODING,
+    b"content-length": _CONTENT_LENGTH,
+    b"expect": _EXPECT,
+    b"host": _HOST,
+    b"via": _FORWARDING,
+    b"forwarded": _FORWARDING,
+    **dict.fromkeys(_HOP_BY_HOP, _OF_THIS_HOP),
 }
 _APPENDED = frozenset({b"x-forwarded-for", b"x-forwarded-proto", b"x-forwarded-host", b"forwarded"})
-_kinds: dict[bytes, _Kind] = {}  # by the name as it was written: one look-up per header
+_kinds: dict[bytes, int] = {}  # by the name as it was written: one look-up per header
 
 
 def request_headers(
@@ -114,25 +113,25 @@ def request_headers(
             kind = _kind_of(name)
         if not kind:
             kept.append(header)
-        elif kind is _Kind.HOST:
+        elif kind == _HOST:
             host = header[1]
             kept.append(header if host_header == "preserve" else (name, upstream_host))
-        elif kind is _Kind.CONTENT_LENGTH:
+        elif kind == _CONTENT_LENGTH:
             has_length = True
             kept.append(header if body_bytes is None else (name, b"%d" % body_bytes))
-        elif kind is _Kind.TRANSFER_ENCODING:
+        elif kind == _TRANSFER_ENCODING:
             was_chunked = True
             if body_bytes is None:
                 kept.append(header)
-        elif kind is _Kind.EXPECT:
+        elif kind == _EXPECT:
             if body_bytes is None:
                 kept.append(header)
-        elif kind is _Kind.FORWARDING:
+        elif kind == _FORWARDING:
             forwarding.append(header)
-        elif kind is _Kind.CONNECTION:
+        elif kind == _CONNECTION:
             if header[1].lower() not in _PLAIN_OPTIONS:
                 connection.append(header[1])
-        elif kind is _Kind.UPGRADE:
+        elif kind == _UPGRADE:
             upgrade = header
     if host is None:
         kept.insert(0, (b"Host", upstream_host))  # HTTP/1.0 may leave it out, HTTP/1.1 upstream may not
@@ -160,19 +159,19 @@ def response_headers(headers: Headers, *, upgraded: bool = False) -> list[Header
         kind = _kinds.get(header[0])
         if kind is None:
             kind = _kind_of(header[0])
-        if not kind or kind > _Kind.TRANSFER_ENCODING:
+        if not kind or kind > _TRANSFER_ENCODING:
             kept.append(header)
-        elif kind is _Kind.CONNECTION and header[1].lower() not in _PLAIN_OPTIONS:
+        elif kind == _CONNECTION and header[1].lower() not in _PLAIN_OPTIONS:
             connection.append(header[1])
     return _without_nominated(kept, _options(connection)) if connection else kept
 
 
-def _kind_of(name: bytes) -> _Kind:
+def _kind_of(name: bytes) -> int:
     lower = name.lower()
-    kind = _SPECIAL.get(lower, _Kind.END_TO_END)
+    kind = _SPECIAL.get(lower, _END_TO_END)
     # CGI-style services read X_Forwarded_For as X-Forwarded-For, so a caller must not be able to write either.
     if lower.replace(b"_", b"-").startswith(b"x-forwarded-"):
-        kind = _Kind.FORWARDING
+        kind = _FORWARDING
     if len(_kinds) < _NAMES_MAX:
         _kinds[name] = kind
     return kind

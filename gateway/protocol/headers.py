@@ -27,8 +27,9 @@ RESOURCE_ID = "DTT-2PHP-Resource-ID"
 REPLAY_POLICY = "DTT-2PHP-Replay-Policy"
 MESSAGE = "DTT-2PHP-Message"
 
-# An extension of ours.
+# Extensions of ours.
 UPSTREAM_STATUS = "DTT-2PHP-Upstream-Status"  # P2-4
+AUTHORIZATION_NONCE = "DTT-2PHP-Authorization-Nonce"  # SEC-3
 
 PREFIX = b"dtt-2php-"
 
@@ -57,6 +58,21 @@ class HeaderMap(Protocol):
     def __iter__(self) -> Iterator[str]:
         """The names."""
         ...
+
+
+class NoFields:
+    """The map of a request that is known to carry no 2PHP field: nothing is looked for."""
+
+    def getall(self, key: str, default: list[str], /) -> list[str]:
+        """None of any."""
+        return default
+
+    def __iter__(self) -> Iterator[str]:
+        """No names."""
+        return iter(())
+
+
+NO_FIELDS = NoFields()
 
 
 @dataclass(slots=True)

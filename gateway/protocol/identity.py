@@ -38,6 +38,17 @@ def logical_key(service: bytes, caller: bytes, client_correlation_id: bytes, *, 
     return IntentKey(int.from_bytes(digest[:2], "big") & (buckets - 1), digest[:LOGICAL_KEY_BYTES])
 
 
+def client_key(service: bytes, client_correlation_id: bytes, *, buckets: int) -> IntentKey:
+    """Where the client row of one call that a service makes lives (COR-4); never the key of an intent."""
+    digest = _digest(b"client", service, client_correlation_id)
+    return IntentKey(int.from_bytes(digest[:2], "big") & (buckets - 1), digest[:LOGICAL_KEY_BYTES])
+
+
+def derived_client_id(service: bytes, target: bytes, *call: bytes) -> str:
+    """COR-4: one client correlation ID for every retry of a call that brings an idempotency key of its own."""
+    return "key-" + _digest(b"derived", service, target, *call)[:LOGICAL_KEY_BYTES].hex()
+
+
 def payload_digest(body: bytes, content_type: bytes, content_encoding: bytes) -> tuple[bytes, bytes]:
     """The SHA-256 of a payload's bytes, and the digest that also binds how they are to be read (P1-5)."""
     body_sha256 = hashlib.sha256(body).digest()

@@ -17,6 +17,7 @@ from gateway.protocol.messages import Header, Headers, first_value
 from gateway.protocol.phases import Phase
 
 RESOURCE_ID_CHARACTERS_MAX = 255
+NOWHERE = object()  # what a JSON pointer that does not resolve leads to
 _VISIBLE = re.compile(r"[\x21-\x7e]{1,255}")
 _TARGET_NAMES_RESOURCE = frozenset({"PUT", "PATCH", "DELETE"})
 
@@ -27,6 +28,10 @@ class Settled:
 
     phase: Phase
     message: str | None
+
+
+_COMMITTED = Settled(Phase.COMMITTED, None)
+_REFUSED = Settled(Phase.FAILED, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +55,9 @@ def of_answer(status: int, in_doubt_statuses: Collection[int]) -> Settled | Doub
     if status in in_doubt_statuses:
         return Doubtful(f"upstream answered {status}")
     if status < 400:
-        return Settled(Phase.COMMITTED, None)
+        return _COMMITTED
     if status < 500:
-        return Settled(Phase.FAILED, None)
+        return _REFUSED
     return Settled(Phase.FAILED, f"Upstream answered {status}.")
 
 
@@ -68,6 +73,7 @@ _DOUBT = {
     "timeout": TIMED_OUT,
     "reset": "connection to upstream lost after the request was sent",
     "protocol": "upstream's answer could not be understood",
+    "lease": "the right to send was lost within the request",
 }
 _UNREACHED = {
     "refused": "Upstream refused the connection; nothing was sent.",
@@ -106,7 +112,7 @@ def _from_header(headers: Headers, name: str) -> str | None:
     value = first_value(headers, name.lower().encode())
     if value is None:
         return None
-    return _last_segment(value) if name.lower() == "location" else _as_id(value.decode("latin-1"))
+    return _last_segment(value) if name.lower() == "location" else as_id(value.decode("latin-1"))
 
 
 def _from_json(headers: Headers, body: bytes, pointer: str) -> str | None:
@@ -120,28 +126,28 @@ def _from_json(headers: Headers, body: bytes, pointer: str) -> str | None:
     value = resolve_pointer(value, pointer)
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         return None
-    return _as_id(str(value))
+    return as_id(str(value))
 
 
-def resolve_pointer(document: object, pointer: str) -> object | None:
-    """RFC 6901; None where it leads nowhere."""
+def resolve_pointer(document: object, pointer: str) -> object:
+    """RFC 6901; NOWHERE where it leads nowhere, None where it leads to a null."""
     for token in pointer.split("/")[1:]:
         token = token.replace("~1", "/").replace("~0", "~")
         if isinstance(document, dict):
-            document = document.get(token)
+            document = document.get(token, NOWHERE)
         elif isinstance(document, list) and token.isdecimal() and int(token) < len(document):
             document = document[int(token)]
         else:
-            return None
+            return NOWHERE
     return document
 
 
 def _last_segment(target: bytes) -> str | None:
     path = target.split(b"?", 1)[0].split(b"#", 1)[0].rstrip(b"/")
-    return _as_id(path.rsplit(b"/", 1)[-1].decode("latin-1"))
+    return as_id(path.rsplit(b"/", 1)[-1].decode("latin-1"))
 
 
-def _as_id(value: str) -> str | None:
+def as_id(value: str) -> str | None:
     """A value that can stand in a header: what cannot is percent-encoded, what is too long is no ID."""
     if not _VISIBLE.fullmatch(value):
         value = quote(value, safe="/:@!$&'()*+,;=~-._")

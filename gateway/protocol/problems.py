@@ -227,6 +227,23 @@ def credentials_invalid(challenge: bytes | None = None) -> Problem:
     )
 
 
+def token_not_accepted(why: str) -> Problem:
+    """SEC-2: a bearer token; `why` is one of our own sentences and repeats nothing of it."""
+    challenge = (b"WWW-Authenticate", b'Bearer error="invalid_token"')
+    return Problem("credentials-invalid", 401, "Token not accepted", why, headers=[challenge])
+
+
+def identity_away() -> Problem:
+    """SEC-2: nobody can tell now whether the credentials are right."""
+    return Problem(
+        "identity-unavailable",
+        503,
+        "Callers cannot be identified now",
+        "The keys that credentials are checked with cannot be read now. Retry in a moment.",
+        headers=[(b"Retry-After", str(RETRY_AFTER_S).encode())],
+    )
+
+
 def other_caller() -> Problem:
     """P2-7, SEC-2."""
     return Problem(
@@ -286,14 +303,48 @@ def ttl_expired(server_correlation_id: UUID) -> Problem:
     )
 
 
+def nonce_unbound() -> Problem:
+    """SEC-3, RP-04: what was sent as a proof proves nothing for this intent and caller, now."""
+    return Problem(
+        "nonce-unbound",
+        403,
+        "Proof not accepted",
+        "This proof is not valid for this intent, caller and time. Register the request anew.",
+        extra={"code": "NONCE_UNBOUND"},
+    )
+
+
+def nonce_consumed() -> Problem:
+    """SEC-3, RP-03: a nonce authorizes once."""
+    return Problem(
+        "nonce-consumed",
+        409,
+        "Proof already used",
+        "This nonce has authorized a confirmation before. Sign with a new one.",
+        extra={"code": "REPLAY_NONCE_CONSUMED"},
+    )
+
+
+def keys_away() -> Problem:
+    """SEC-3: nobody can tell whether the signature is genuine."""
+    return Problem(
+        "keys-unavailable",
+        503,
+        "Keys unavailable",
+        "The keys that signatures are checked with cannot be read; nothing was sent. Repeat the same confirmation.",
+        headers=[_retry_after(RETRY_AFTER_S)],
+    )
+
+
 def still_running() -> Problem:
-    """ACM-5."""
+    """ACM-5, REP-3."""
     return Problem(
         "still-processing",
         504,
         "Still processing",
         "The first request with this ID is still being processed. Ask again with the same ID.",
         headers=[_retry_after(RETRY_AFTER_S)],
+        extra={"code": "ATTEMPT_COLLISION"},
     )
 
 

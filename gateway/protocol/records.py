@@ -22,6 +22,9 @@ class Sealed:
     key_number: int
 
 
+NOT_KEPT = Sealed(b"", 0)  # a payload that will never be sent again is not written at all
+
+
 @dataclass(slots=True)
 class NewIntent:
     """A Phase 1 to be registered."""
@@ -166,6 +169,8 @@ class Settlement:
     sent: bool
     error: str | None
     response: StoredResponse | None
+    verify: Sealed | None = None  # REC-5: the headers to ask with, where a GET must confirm it
+    payload_kept: bool = True  # whether there may be one to erase
 
     @property
     def size_bytes(self) -> int:
@@ -188,3 +193,38 @@ class Doubt:
     def size_bytes(self) -> int:
         """About what it adds to a statement."""
         return 256
+
+
+@dataclass(frozen=True, slots=True)
+class Doubted:
+    """An intent in doubt whose time to be looked at has come, claimed for a while (REC-2)."""
+
+    key: IntentKey
+    token: datetime  # what the claim is known by
+    fence: int
+    server_correlation_id: UUID
+    client_correlation_id: str
+    method: str
+    path: bytes
+    asked: int  # probes that told nothing
+    tries: int  # attempts, sent or not
+    sends: int  # attempts that may have been sent
+    ended_at: datetime | None  # the end of the last: nothing of it was sent after that
+    read_at: datetime
+    payload_kept: bool
+    proven: bool  # a fenced gateway's evidence settles it
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """A success that a GET must confirm, claimed for a while (REC-5)."""
+
+    key: IntentKey
+    token: datetime
+    server_correlation_id: UUID
+    client_correlation_id: str
+    method: str
+    path: bytes
+    resource_id: str | None
+    asked: int
+    headers: Sealed

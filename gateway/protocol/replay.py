@@ -49,6 +49,13 @@ class TryAgain:
 
 
 @dataclass(frozen=True, slots=True)
+class Late:
+    """RPL-3: never confirmed and past its deadline, under REUSE: it depends on the proof, and on the guarded write."""
+
+    intent: Intent
+
+
+@dataclass(frozen=True, slots=True)
 class Refuse:
     """A refusal."""
 
@@ -66,8 +73,8 @@ def on_register(existing: Intent, replay_key: bytes) -> ReturnPrior | Refuse:
 
 def on_confirm(
     intent: Intent | None, server_correlation_id: UUID, confirms: tuple[bytes, ...], confirm_path: str
-) -> ReturnStored | InProgress | InDoubt | TryAgain | Refuse:
-    """P2-1, P2-7, TTL-1, RPL-1, RPL-2. `confirms` are the Phase 1 paths that the request's own path stands for."""
+) -> ReturnStored | InProgress | InDoubt | TryAgain | Late | Refuse:
+    """P2-1, P2-7, TTL-1, RPL-1 .. RPL-3. `confirms` are the Phase 1 paths that the request's own path stands for."""
     if intent is None or intent.server_correlation_id != server_correlation_id:
         return Refuse(problems.intent_unknown())
     if intent.path not in confirms:
@@ -79,4 +86,6 @@ def on_confirm(
         return InDoubt(intent) if intent.in_doubt is not None else InProgress(intent)
     if phase is Phase.WAITING_CONFIRM:
         return TryAgain()
+    if intent.replay_policy == "REUSE":
+        return Late(intent)
     return Refuse(problems.ttl_expired(intent.server_correlation_id))

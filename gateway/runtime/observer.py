@@ -5,7 +5,7 @@ from __future__ import annotations
 from gateway.protocol.phases import Phase
 from gateway.telemetry.metrics import Metrics
 
-MODES = ("passthrough", "register", "confirm", "direct", "poll", "look")
+MODES = ("passthrough", "register", "confirm", "direct", "poll", "look", "egress")
 
 
 class WorkerObserver:
@@ -38,6 +38,10 @@ class WorkerObserver:
     def bypass(self) -> None:
         """TRN-3: a request went past the ledger."""
         self._metrics.bypassed.inc()
+
+    def unaudited(self, count: int) -> None:
+        """REP-5: refusals that left no event."""
+        self._metrics.refusals_unaudited.inc(count)
 
     def flush(self, statement: str, rows: int, seconds: float) -> None:
         """A batch was written."""

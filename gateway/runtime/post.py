@@ -26,7 +26,7 @@ class Post:
         self._settings = settings
         self._opened = opened
         self._lease_ms = lease_ms(callbacks.timeout_ms)
-        self._store = DeliveryStore(store_url, lease_ms=self._lease_ms)
+        self._store = DeliveryStore(store_url, service=settings.service.name, lease_ms=self._lease_ms)
         self._guard = AddressGuard(
             allow_http=callbacks.allow_http,
             allow_hosts=callbacks.allow_hosts,

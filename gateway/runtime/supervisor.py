@@ -17,17 +17,21 @@ from gateway.background.hooks import Hooks
 from gateway.background.loop import every
 from gateway.background.rescuer import Rescuer
 from gateway.background.retention import Retainer
+from gateway.obligations import Tracker
 from gateway.protocol.faults import StoreAway
-from gateway.runtime import assembly, availability
+from gateway.runtime import assembly
 from gateway.runtime.crew import Crew, Launch
 from gateway.runtime.front import OperatorFront
 from gateway.runtime.post import Post
+from gateway.runtime.revocation import Revocation
+from gateway.runtime.syncing import Syncing, pull_access
 from gateway.runtime.tasks import Tasks
 from gateway.settings import Overrides, Settings, SettingsError, changes_needing_restart, load
 from gateway.store.hooks import HookStore
 from gateway.store.lines import Line
 from gateway.store.opening import Opened, open_store
 from gateway.store.sweeps import Retention, Sweeps
+from gateway.store.sync import forget_sync
 from gateway.telemetry.metrics import Metrics
 from gateway.vault import local_keys
 
@@ -71,13 +75,12 @@ class Supervisor:
 
     async def run(self, ready: Callable[[Settings], None] | None = None) -> int:
         """Serve until SIGTERM or SIGINT; returns the exit status. `ready` is told once the gateway is ready."""
-        refused = availability.refusals(self._settings)
-        if refused:
-            raise StartRefused("; ".join(refused))
         async with contextlib.AsyncExitStack() as stack:
             reserved = stack.enter_context(_reserve(self._settings.listen.host, self._settings.listen.port))
             listen = replace(self._settings.listen, port=reserved.getsockname()[1])
             self._settings = replace(self._settings, listen=listen)
+            for egress in self._settings.egress:
+                stack.enter_context(_reserve(egress.listen.host, egress.listen.port))
             store_url, owner_url = await self._store(stack)
             launch = Launch(self._settings, store_url, owner_url, self._log_level)
             crew = self._crew = Crew(launch, self._metrics, self._changed.set)
@@ -146,7 +149,7 @@ class Supervisor:
         owner = Line(owner_url, role=None)
         self._lines += [sweeps.line, owner]
         expirer = Expirer(sweeps, self._metrics.expired.inc)
-        rescuer = Rescuer(sweeps)
+        rescuer = Rescuer(sweeps, self._metrics.in_doubt.set)
         retainer = Retainer(Retention(owner, buckets=store.buckets), self._metrics.retained_deleted.inc)
         self._tasks.spawn(every(EXPIRE_EVERY_S, "expirer", expirer.run_once), "expirer")
         self._tasks.spawn(every(recovery.interval_ms / 1000, "rescuer", rescuer.run_once), "rescuer")
@@ -154,18 +157,30 @@ class Supervisor:
         await self._dispatch(store_url, owner_url)
 
     async def _dispatch(self, store_url: str, owner_url: str) -> None:
-        """Callbacks and hooks, from this process on."""
-        hook_store = HookStore(store_url)
+        """Callbacks, hooks and obligations, from this process on."""
+        front = self._front
+        assert front is not None
+        leaks = front.tracking.scan(self._metrics)
+        hook_store = HookStore(store_url, service=self._settings.service.name)
         self._lines.append(hook_store.line)
         while True:
             settings = self._settings
             self._reloaded.clear()
-            post = Post(settings, await self._opened(settings, store_url, owner_url), store_url)
+            opened = await self._opened(settings, store_url, owner_url)
+            post = Post(settings, opened, store_url)
+            tracker = front.tracking.use(settings, opened)
+            front.let_pull(pull_access(settings, opened))
+            syncing = await self._syncing(settings, opened, store_url, tracker)
+            scan_every_s = settings.obligations.scan_interval_ms / 1000
             hooks = Hooks(hook_store, post.hooks())
             loops = [
                 self._tasks.spawn(every(DISPATCH_EVERY_S, "dispatcher", post.dispatcher().run_once), "dispatcher"),
                 self._tasks.spawn(every(DISPATCH_EVERY_S, "hooks", hooks.run_once), "hooks"),
+                self._tasks.spawn(every(scan_every_s, "leak scan", leaks.run_once), "leak scan"),
             ]
+            if syncing is not None:
+                sync = every(syncing.interval_s, "ledger sync", syncing.run_once)
+                loops.append(self._tasks.spawn(sync, "ledger sync"))
             try:
                 await self._reloaded.wait()
             finally:
@@ -173,6 +188,21 @@ class Supervisor:
                     loop.cancel()
                 await asyncio.gather(*loops, return_exceptions=True)
                 await post.close()
+                if syncing is not None:
+                    await syncing.close()
+
+    async def _syncing(self, settings: Settings, opened: Opened, store_url: str, tracker: Tracker) -> Syncing | None:
+        """LED-2; without a central ledger nothing is kept for one."""
+        if settings.ledger is not None:
+            return Syncing(settings, settings.ledger, opened, store_url, tracker, self._metrics)
+        line = Line(store_url)
+        try:
+            await forget_sync(line, settings.service.name)
+        except StoreAway:
+            log.warning("what was kept for a central ledger stays kept: the store is away")
+        finally:
+            await line.close()
+        return None
 
     async def _opened(self, settings: Settings, store_url: str, owner_url: str) -> Opened:
         """The store with these settings' keys, however long it takes to reach it."""
@@ -200,19 +230,23 @@ class Supervisor:
                 log.error("reload refused: the configuration is wrong; the old one stays")
                 return
             fixed = replace(new, listen=replace(new.listen, port=new.listen.port or self._settings.listen.port))
-            stuck = changes_needing_restart(self._settings, fixed) + availability.refusals(fixed)
+            stuck = changes_needing_restart(self._settings, fixed)
             if stuck:
                 log.error("reload refused: these need a restart; the old configuration stays", extra={"keys": stuck})
                 return
             assert self._crew is not None
+            assert self._front is not None
+            revocation = Revocation(self._settings, fixed)
+            await revocation.reserve(self._front.tracking.tracker)
             failed = await self._crew.reload(fixed)
             if failed:
+                await revocation.rollback()
                 log.error("reload failed in a worker; the old configuration stays there", extra={"reasons": failed})
                 return
             self._settings = fixed
-            assert self._front is not None
             self._front.use(fixed)
             self._reloaded.set()
+            await revocation.commit()
             for warning in fixed.warnings:
                 log.warning("configuration", extra={"warning": str(warning)})
             log.info("configuration reloaded")

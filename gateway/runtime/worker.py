@@ -18,14 +18,17 @@ import uvloop
 
 from gateway import __version__
 from gateway.background.loop import every
+from gateway.background.recoverer import Recoverer
 from gateway.flows.confirm import Confirmations
 from gateway.flows.queued import QueueRunner
 from gateway.ingress.edge import EdgeServer, require_c_parser
 from gateway.ingress.handler import Handler
+from gateway.ingress.jwks import KeySets
 from gateway.ingress.limits import BufferBudget
 from gateway.protocol.faults import StoreAway
 from gateway.runtime import assembly
 from gateway.runtime.channel import Channel
+from gateway.runtime.egress import EgressPorts, shared_socket
 from gateway.runtime.observer import WorkerObserver
 from gateway.runtime.post import Post
 from gateway.runtime.tasks import Tasks
@@ -38,6 +41,8 @@ from gateway.store.lines import Line
 from gateway.store.opening import Opened, open_store
 from gateway.store.pulse import Pulse
 from gateway.store.queue import QueueStore
+from gateway.store.recovery import RecoveryStore
+from gateway.store.replay import ReplayStore
 from gateway.telemetry import logs
 from gateway.telemetry.metrics import Metrics
 from gateway.upstream import Upstream
@@ -65,19 +70,26 @@ class Worker:
         self._metrics = Metrics(__version__)
         self._observer = WorkerObserver(self._metrics)
         self._tasks = Tasks()
+        self._unwritten: set[bytes] = set()
         self._loops = Tasks()
         self._upstream: Upstream = assembly.upstream_of(settings)
         self._store: IntentStore | None = None
         self._directs: DirectStore | None = None
+        self._lates: ReplayStore | None = None
         self._lease: Lease | None = None
         self._opened: Opened | None = None
         self._queue: QueueStore | None = None
         self._pulse: Pulse | None = None
         self._runner: QueueRunner | None = None
+        self._recoveries: RecoveryStore | None = None
+        self._recoverer: Recoverer | None = None
         self._post: Post | None = None
         self._confirmations: Confirmations | None = None
-        self._handler = Handler(assembly.config_of(settings, self._upstream, None, b""), None, self._observer)
+        self._key_sets = KeySets()
+        config = assembly.config_of(settings, self._upstream, None, b"", self._key_sets)
+        self._handler = Handler(config, None, self._observer)
         self._buffers = BufferBudget(settings.limits.buffered_bytes)
+        self._egress = EgressPorts(settings, self._observer, self._tasks.spawn)
         self._tls = assembly.tls_context(settings.listen.tls)
         self._metrics.inflight.follow(lambda: self._handler.in_flight)
         self._metrics.buffered_bytes.follow(lambda: self._buffers.held_bytes)
@@ -87,8 +99,10 @@ class Worker:
         """Serve until told to drain."""
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(logs.log_loop_error)
+        sock = shared_socket(self._settings.listen.host, self._settings.listen.port)
         server = EdgeServer(self._handler, buffers=self._buffers, limits=assembly.edge_limits(self._settings))
-        listener = await loop.create_server(server, sock=self._socket(), backlog=BACKLOG, ssl=self._tls)
+        listener = await loop.create_server(server, sock=sock, backlog=BACKLOG, ssl=self._tls)
+        await self._egress.listen(self._buffers, assembly.edge_limits(self._settings), BACKLOG)
         gc.collect()
         gc.freeze()
         gc.set_threshold(*GC_THRESHOLDS)
@@ -99,15 +113,6 @@ class Worker:
         opening.cancel()
         await self._drain(server)
         return self._exit
-
-    def _socket(self) -> socket.socket:
-        listen = self._settings.listen
-        family = socket.AF_INET6 if ":" in listen.host else socket.AF_INET
-        bound = socket.socket(family, socket.SOCK_STREAM)
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        bound.bind((listen.host, listen.port))
-        return bound
 
     # --- the store
 
@@ -147,10 +152,16 @@ class Worker:
                 on_lost=self._observer.store_lost,
             )
             self._directs = DirectStore(self._store)
+            self._lates = ReplayStore(self._store)
             self._pulse = Pulse(self._store_url, self._loops.spawn)
-            self._queue = QueueStore(self._store_url, buckets=settings.store.buckets)
+            self._queue = QueueStore(
+                self._store_url, service=settings.service.name, buckets=settings.store.buckets
+            )
+            self._recoveries = RecoveryStore(
+                self._store_url, service=settings.service.name, buckets=settings.store.buckets
+            )
         if any(route.compensation for route in settings.routes):
-            await begin_hooks(self._store_url)  # before the first request, so that nothing happens unheard
+            await begin_hooks(self._store_url, settings.service.name)  # before the first request, so that nothing happens unheard
         self._opened = opened
         log.info("the store is open", extra={"service_ledger_id": str(opened.service_ledger_id)})
 
@@ -177,28 +188,41 @@ class Worker:
             self._post = Post(settings, self._opened, self._store_url)
             assert self._store is not None
             assert self._directs is not None
+            assert self._lates is not None
             assert self._lease is not None
+            assert self._recoveries is not None
             desk = assembly.desk_of(
                 settings,
                 self._opened,
                 self._store,
                 self._directs,
+                self._lates,
+                self._recoveries,
                 self._post.courier(self._tasks.spawn),
                 self._upstream,
                 self._lease,
                 self._tasks.spawn,
+                self._unwritten,
                 self._observer,
+                self._key_sets,
             )
             pepper = self._opened.pepper
             assert self._queue is not None
-            if self._confirmations is None or self._runner is None:
+            if self._confirmations is None or self._runner is None or self._recoverer is None:
                 self._runner = QueueRunner(desk, self._queue)
                 self._confirmations = Confirmations(desk, self._runner)
                 self._loops.spawn(every(QUEUE_EVERY_S, "queue", self._runner.run_once), "run the queue")
+                self._recoverer = Recoverer(desk)
+                interval_s = settings.recovery.interval_ms / 1000
+                self._loops.spawn(every(interval_s, "recoverer", self._recoverer.run_once), "recover")
             else:
                 self._runner.under(desk)
+                self._recoverer.under(desk)
                 self._confirmations.under(desk)
-        self._handler.use(assembly.config_of(settings, self._upstream, desk, pepper), self._confirmations)
+            self._egress.open(self._store_url, settings.service.name)
+        self._egress.use(settings)
+        config = assembly.config_of(settings, self._upstream, desk, pepper, self._key_sets)
+        self._handler.use(config, self._confirmations)
         if retired is not None:
             self._loops.spawn(_close_later(retired, settings.callbacks.timeout_ms / 1000), "close the old post office")
 
@@ -246,18 +270,24 @@ class Worker:
         """OPS-1: finish what is in flight, then hand back what is not finished."""
         if self._runner is not None:
             self._runner.close()
+        if self._recoverer is not None:
+            self._recoverer.close()
         timeout_s = self._settings.drain.timeout_ms / 1000
         deadline = asyncio.get_running_loop().time() + timeout_s
         await server.shutdown(timeout_s)
         cut = await self._tasks.drain(max(0.1, deadline - asyncio.get_running_loop().time()))
         if cut:
             log.warning("drain timed out; work in flight is handed to others", extra={"cut": cut})
+        # Last: what was in flight may have called others through these ports.
+        await self._egress.shutdown(max(0.1, deadline - asyncio.get_running_loop().time()))
         await self._loops.drain(0)
         if self._lease is not None:
             await self._lease.hand_back()
         if self._store is not None and self._queue is not None:
             await self._store.close()
             await self._queue.line.close()
+        if self._recoveries is not None:
+            await self._recoveries.line.close()
         if self._pulse is not None:
             await self._pulse.line.close()
         if self._post is not None:

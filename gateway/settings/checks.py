@@ -77,6 +77,8 @@ def _listeners(document: Document) -> Iterator[Finding]:
                 at: Location = location if location[0] == "egress" else (*location, "port")
                 message = f"{address} is already taken by `{other[0]}`, {other_address}"
                 yield Finding(at, message, "give each its own port", about=(other,))
+        if location[0] == "egress" and address.port == 0:
+            yield Finding(location, "0 would be a port that the application cannot know", "name a port")
         taken.append((location, address))
 
 
@@ -102,14 +104,14 @@ def _store(document: Document) -> Iterator[Finding]:
         if url is not None and url.has_literal_password:
             message = "a password stands in the configuration"
             yield Finding(("store", key), message, f"write `{key}: {{env: NAME}}` or `{{file: PATH}}`", warning=True)
-    yield from _unique(("encryption", "keys"), "id", (key.id for key in keys))
+    yield from unique(("encryption", "keys"), "id", (key.id for key in keys))
 
 
 def _identity(document: Document) -> Iterator[Finding]:
     match document.identity:
         case ApiKeyIdentity(keys=keys):
-            yield from _unique(("identity", "keys"), "name", (key.name for key in keys))
-            yield from _unique(("identity", "keys"), "sha256", (key.sha256 for key in keys))
+            yield from unique(("identity", "keys"), "name", (key.name for key in keys))
+            yield from unique(("identity", "keys"), "sha256", (key.sha256 for key in keys))
         case TrustedHeaderIdentity(trusted_networks=networks):
             if not networks:
                 yield Finding(("identity", "trusted_networks"), "at least one network: nobody's header is believed")
@@ -145,15 +147,15 @@ def _jwt(jwt: JwtIdentity) -> Iterator[Finding]:
 
 
 def _tokens(document: Document) -> Iterator[Finding]:
-    yield from _unique(("tokens",), "name", (token.name for token in document.tokens))
-    yield from _unique(("tokens",), "sha256", (token.sha256 for token in document.tokens))
+    yield from unique(("tokens",), "name", (token.name for token in document.tokens))
+    yield from unique(("tokens",), "sha256", (token.sha256 for token in document.tokens))
     for index, token in enumerate(document.tokens):
         if token.service is not None and token.role != "sync":
             yield Finding(("tokens", index, "service"), f"only for role `sync`; this token's role is `{token.role}`")
 
 
 def _signatures(document: Document) -> Iterator[Finding]:
-    yield from _unique(("signatures", "keys"), "id", (key.id for key in document.signatures.keys))
+    yield from unique(("signatures", "keys"), "id", (key.id for key in document.signatures.keys))
 
 
 def _callbacks(document: Document) -> Iterator[Finding]:
@@ -170,7 +172,7 @@ def _ledger(document: Document) -> Iterator[Finding]:
         yield Finding(("ledger", "central"), "the token travels over http", "use https", warning=True)
 
 
-def _unique(where: Location, key: str, values: Iterable[str]) -> Iterator[Finding]:
+def unique(where: Location, key: str, values: Iterable[str]) -> Iterator[Finding]:
     """Values that must differ, by the position of the later one. They are named by position: some are digests."""
     first: dict[str, int] = {}
     for index, value in enumerate(values):

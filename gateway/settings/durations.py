@@ -45,8 +45,9 @@ def size_text(size_bytes: int) -> str:
 class Duration(Rule):
     """A duration, in milliseconds. The least is one millisecond unless said otherwise: a timeout of 0 means nothing."""
 
-    def __init__(self, least_ms: int = 1) -> None:
+    def __init__(self, least_ms: int = 1, most_ms: int = DURATION_MAX_MS) -> None:
         self.least_ms = least_ms
+        self.most_ms = most_ms
 
     def parse(self, value: object) -> int:
         allowed = "a duration such as `500ms`, `30s`, `2m`, `1h` or `7d`"
@@ -54,8 +55,8 @@ class Duration(Rule):
         if milliseconds is None:
             bare = f"write `{value}s` or `{value}ms`" if _is_bare(value) else ""
             raise Refused(allowed, hint=bare or _meant(value, MILLISECONDS, _DURATION_WORDS))
-        if not self.least_ms <= milliseconds <= DURATION_MAX_MS:
-            raise Refused(f"a duration from `{duration_text(self.least_ms)}` to `{duration_text(DURATION_MAX_MS)}`")
+        if not self.least_ms <= milliseconds <= self.most_ms:
+            raise Refused(f"a duration from `{duration_text(self.least_ms)}` to `{duration_text(self.most_ms)}`")
         return milliseconds
 
     def json_schema(self) -> dict[str, Any]:

@@ -10,8 +10,9 @@ from pydantic import ValidationError
 from gateway.settings.access import IDENTITIES
 from gateway.settings.faults import Fault, Location, Mark, dotted
 from gateway.settings.keys import near_key, near_word
+from gateway.settings.model import Document
 from gateway.settings.nodes import Node
-from gateway.settings.rules import Refused
+from gateway.settings.rules import Refused, Section
 
 FOUND_MAX = 80  # longer values are cut: a message is one line
 
@@ -23,9 +24,10 @@ _SHAPES = {
 }
 
 
-def explain(error: ValidationError, root: Node) -> list[tuple[Location, Fault]]:
+def explain(error: ValidationError, root: Node, document: type[Section] = Document) -> list[tuple[Location, Fault]]:
     """Each error's location in the document, and what to say about it."""
-    return [_explained(details, root) for details in error.errors(include_url=False, include_input=False)]
+    errors = error.errors(include_url=False, include_input=False)
+    return [_explained(details, root, document) for details in errors]
 
 
 def shown(value: Any) -> str:
@@ -56,7 +58,7 @@ def hidden(value: Any) -> str:
     return kind(value) if isinstance(value, dict | list) else f"{kind(value)} (not shown)"
 
 
-def _explained(details: Any, root: Node) -> tuple[Location, Fault]:
+def _explained(details: Any, root: Node, document: type[Section]) -> tuple[Location, Fault]:
     location = _in_document(details["loc"])
     node, mark, complete = root.find(location)
     value = node.plain() if complete else None
@@ -69,7 +71,8 @@ def _explained(details: Any, root: Node) -> tuple[Location, Fault]:
             fault = Fault(mark, key, refused.problem, found, refused.allowed, refused.hint)
         case "unexpected_keyword_argument":
             parent, parent_mark, _ = root.find(location[:-1])
-            fault = Fault(parent.keys.get(str(location[-1]), parent_mark), key, "unknown key", hint=near_key(location))
+            at = parent.keys.get(str(location[-1]), parent_mark)
+            fault = Fault(at, key, "unknown key", hint=near_key(location, document))
         case "missing":
             fault = Fault(mark, key, "missing", hint=_missing(location))
         case "literal_error":

@@ -6,7 +6,6 @@ import dataclasses
 import difflib
 import typing
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
 from typing import Any
 
 from gateway.settings.faults import Location, dotted
@@ -16,23 +15,22 @@ from gateway.settings.rules import Section, contract_key
 KNOWN_HERE_MAX = 8  # so many keys can be read at a glance; where there are more, a key of the same name is more likely
 
 
-@lru_cache(maxsize=1)
-def all_keys() -> tuple[str, ...]:
+def all_keys(document: type[Section] = Document) -> tuple[str, ...]:
     """Every key with its path, `upstream.timeout` or `routes[].ttl`, in the order of the Contract."""
-    return tuple(dict.fromkeys(_keys(Document, "")))
+    return tuple(dict.fromkeys(_keys(document, "")))
 
 
-def near_key(location: Location) -> str:
+def near_key(location: Location, document: type[Section] = Document) -> str:
     """What an unknown key at this location was probably meant to be, as a hint; else what is allowed there."""
     *parents, last = location
     parent = "".join("[]" if isinstance(part, int) else f".{part}" for part in parents).lstrip(".")
-    siblings = [key.rpartition(".")[2] for key in all_keys() if key.rpartition(".")[0] == parent]
+    siblings = [key.rpartition(".")[2] for key in all_keys(document) if key.rpartition(".")[0] == parent]
     if last in siblings:
         return "it does not go with this `identity.method`"  # the one mapping whose keys depend on another key
     near = near_word(str(last), siblings)
     if near:
         return f"did you mean `{dotted((*parents, near))}`?"
-    elsewhere = [key for key in all_keys() if key.rpartition(".")[2] == str(last).lower()]
+    elsewhere = [key for key in all_keys(document) if key.rpartition(".")[2] == str(last).lower()]
     if elsewhere and len(siblings) > KNOWN_HERE_MAX:
         return "did you mean " + " or ".join(f"`{key.replace('[]', '[…]')}`" for key in elsewhere[:3]) + "?"
     return "known here: " + ", ".join(f"`{key}`" for key in siblings)

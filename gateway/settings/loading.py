@@ -41,7 +41,7 @@ def load(path: Path | None, *, overrides: Overrides | None = None) -> Settings:
     """Settings from a file, or without one from the overrides alone. Raises `SettingsError`."""
     overrides = overrides or Overrides()
     if path is not None:
-        return parse(_text(path), str(path), overrides=overrides)
+        return parse(text_of(path), str(path), overrides=overrides)
     every_path = Node({"path": Node("/**", COMMAND_LINE)}, COMMAND_LINE)
     root = Node({"routes": Node([every_path], COMMAND_LINE)}, COMMAND_LINE)
     return _settings(root, [], overrides)
@@ -64,7 +64,8 @@ def document_adapter() -> TypeAdapter[Document]:
     return TypeAdapter(Document)
 
 
-def _text(path: Path) -> str:
+def text_of(path: Path) -> str:
+    """The text of a configuration file. Raises `SettingsError`."""
     try:
         with path.open("rb") as file:
             content = file.read(FILE_MAX_BYTES + 1)
@@ -101,7 +102,7 @@ def _settings(root: Node, faults: list[Fault], overrides: Overrides) -> Settings
         document = _without(data, wrong)
     warnings: list[Fault] = []
     for finding in _findings(document, wrong):
-        fault = _located(finding, root)
+        fault = located(finding, root)
         if fault not in faults and fault not in warnings:  # one line of `defaults` can be wrong for many routes
             (warnings if finding.warning else faults).append(fault)
     if faults or document is None:
@@ -178,7 +179,8 @@ def _part(location: Location) -> Location:
     return location[:2] if len(location) > 1 and isinstance(location[1], int) else location[:1]
 
 
-def _located(finding: Finding, root: Node) -> Fault:
+def located(finding: Finding, root: Node) -> Fault:
+    """A finding at its place in the file."""
     node, mark, complete = root.find(finding.location)
     if not complete and finding.about:
         _, mark, _ = root.find(finding.about[0])  # what is missing has no place; what asks for it has

@@ -22,7 +22,16 @@ ReplayProof = Literal["signature", "token"]
 Oversize = Literal["reject", "stream"]
 RecoveryPolicy = Literal["hold", "redrive", "probe"]
 LedgerOutage = Literal["reject", "bypass"]
-HookState = Literal["WAITING_CONFIRM", "PROCESSING", "COMMITTED", "FAILED", "TTL_EXPIRED", "ABANDONED", "IN_DOUBT"]
+HookState = Literal[
+    "WAITING_CONFIRM",
+    "PROCESSING",
+    "COMMITTED",
+    "FAILED",
+    "TTL_EXPIRED",
+    "ABANDONED",
+    "IN_DOUBT",
+    "VERIFY_FAILED",
+]
 
 METHODS: frozenset[Method] = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 
@@ -80,7 +89,12 @@ class Compensation(Section):
     """A hook that is told about an intent's state (LED-6)."""
 
     url: Annotated[str, HttpUrl(), Says("Where to POST.")]
-    on: Annotated[tuple[HookState, ...], Says("States that are told.")] = ("ABANDONED", "FAILED", "IN_DOUBT")
+    on: Annotated[tuple[HookState, ...], Says("States that are told.")] = (
+        "ABANDONED",
+        "FAILED",
+        "IN_DOUBT",
+        "VERIFY_FAILED",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

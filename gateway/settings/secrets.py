@@ -131,8 +131,8 @@ class SignatureKey(Secret):
     def check_value(self, value: str) -> None:
         if self.algorithm == "hmac-sha256" and _decoded_bytes(value) < 16:
             raise Refused(problem=f"{self.source} does not hold base64 of at least 16 bytes", shown=False)
-        if self.algorithm == "ed25519" and "-----BEGIN PUBLIC KEY-----" not in value:
-            raise Refused(problem=f"{self.source} does not hold a public key as PEM", shown=False)
+        if self.algorithm == "ed25519" and not _is_ed25519(value):
+            raise Refused(problem=f"{self.source} does not hold an Ed25519 public key as PEM", shown=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,3 +215,13 @@ def _decoded_bytes(text: str) -> int:
         return len(base64.b64decode(text, validate=True))
     except (binascii.Error, ValueError):
         return -1
+
+
+def _is_ed25519(text: str) -> bool:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+    from cryptography.hazmat.primitives.serialization import load_pem_public_key
+
+    try:
+        return isinstance(load_pem_public_key(text.encode()), Ed25519PublicKey)
+    except ValueError:
+        return False

@@ -80,7 +80,10 @@ class Lane(Generic[Row]):
         batch: list[_Waiting[Row]] = []
         try:
             while self._waiting:
-                await asyncio.sleep(0)  # what is ready in this turn of the loop joins: no timer, larger batches
+                gathered = -1
+                while gathered != self._count:  # while every turn of the loop brings more: no timer, larger batches
+                    gathered = self._count
+                    await asyncio.sleep(0)
                 bucket = next(iter(self._waiting))
                 batch = self._take(bucket)
                 await self._settle(bucket, batch)

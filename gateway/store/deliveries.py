@@ -35,8 +35,9 @@ class _ById:
 class DeliveryStore:
     """Used by every worker (record) and by the dispatcher of every gateway (claim and record)."""
 
-    def __init__(self, url: str, *, lease_ms: int) -> None:
+    def __init__(self, url: str, *, service: str, lease_ms: int) -> None:
         self.lease_ms = lease_ms
+        self._service = service
         self._claims = Line(url)
         self._records = Line(url)
         self._lane: Lane[_ById] = Lane(self._flush)
@@ -53,7 +54,7 @@ class DeliveryStore:
         full = [host for host, room in rooms.items() if room <= 0]
         some = {host: room for host, room in rooms.items() if room > 0}
         rows = await self._claims.fetch(
-            SQL["claim"], bucket, full, list(some), list(some.values()), host_limit, limit, self.lease_ms
+            SQL["claim"], bucket, full, list(some), list(some.values()), host_limit, limit, self.lease_ms, self._service
         )
         return [_due(bucket, row) for row in rows]
 

@@ -38,7 +38,7 @@ SETTINGS = {
     "port": str(PORT),
     "unix_socket_permissions": "0700",
     # Size: a sidecar's share of a machine.
-    "max_connections": "100",
+    "max_connections": "500",  # a worker holds about twenty, the supervisor ten; an unused slot costs kilobytes
     "shared_buffers": "128MB",
     "autovacuum": "on",
     "jit": "off",  # our statements are short: compiling one costs more than running it

@@ -14,6 +14,11 @@ _CONFLICTS = frozenset({"40001", "40P01"})  # serialization failure, deadlock
 _REFUSED_CLASSES = frozenset({"53", "54", "55", "58", "XX"})
 _REFUSED = frozenset({"57014", "25006", "57P03", "3D000", "28000", "28P01"})
 _LOST_CLASSES = frozenset({"08", "57"})
+# InternalClientError: how asyncpg meets a connection on which a server that goes down has had its last words, unasked.
+_LOST = (
+    *(asyncpg.InterfaceError, asyncpg.InternalClientError),
+    *(OSError, asyncio.TimeoutError, asyncio.IncompleteReadError),
+)
 _DATA_CLASSES = frozenset({"22", "23"})  # also what asyncpg itself raises for a value that it cannot encode
 
 
@@ -43,7 +48,7 @@ def as_store_error(error: BaseException) -> StoreAway | None:
         if _class(error) in _LOST_CLASSES:
             return StoreLost(f"store connection lost: {state}")
         return None
-    if isinstance(error, asyncpg.InterfaceError | OSError | asyncio.TimeoutError | asyncio.IncompleteReadError):
+    if isinstance(error, _LOST):
         return StoreLost(f"store connection lost: {type(error).__name__}")
     return None
 

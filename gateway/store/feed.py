@@ -41,7 +41,8 @@ class Feed:
                 rows = await self._line.fetch(SQL["after"], place.xid, place.id)
                 for row in rows:
                     place = Position(row["xid"], row["id"])
-                    yield place.cursor(), _event(row)
+                    if row["source"] is not None:  # else retention was quicker
+                        yield place.cursor(), _event(row)
                 if rows:
                     continue
                 try:
@@ -76,9 +77,11 @@ def _event(row: asyncpg.Record) -> Document:
         "code": row["code"],
         "phase": row["phase"],
         "detail": None if row["detail"] is None else orjson.loads(row["detail"]),
-        "server_correlation_id": str(row["server_correlation_id"]),
+        "actor": "server" if row["target"] is None else "client",
+        "server_correlation_id": row["server_correlation_id"],
         "client_correlation_id": row["client_correlation_id"],
         "source": row["source"],
+        "target": row["target"],
         "method": row["method"],
         "path": row["path"].decode("latin-1"),
     }

@@ -23,9 +23,9 @@ class Hook:
     url: Sealed
 
 
-async def begin_hooks(url: str) -> None:
-    """From now on, events are told."""
-    store = HookStore(url)
+async def begin_hooks(url: str, service: str) -> None:
+    """From now on, a service's events are told."""
+    store = HookStore(url, service=service)
     try:
         await store.begin()
     finally:
@@ -33,18 +33,19 @@ async def begin_hooks(url: str) -> None:
 
 
 class HookStore:
-    """The reader of the events whose reading has effects."""
+    """The reader of one service's events whose reading has effects."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, service: str) -> None:
         self.line = Line(url)
+        self._service = service
 
     async def begin(self) -> None:
         """From now on, events are told."""
-        await self.line.fetch(SQL["begin"])
+        await self.line.fetch(SQL["begin"], self._service)
 
     async def forget(self) -> None:
         """No hooks: what happens meanwhile is told to nobody."""
-        await self.line.fetch(SQL["forget"])
+        await self.line.fetch(SQL["forget"], self._service)
 
     async def feed(self, hooks: Sequence[Hook]) -> tuple[int, int, bool]:
         """Turn the next events into deliveries: events seen, deliveries made, and whether there is a place to go on."""
@@ -55,5 +56,6 @@ class HookStore:
             [hook.host for hook in hooks],
             [hook.url.key_number for hook in hooks],
             [hook.url.blob for hook in hooks],
+            self._service,
         )
         return rows[0]["seen"], rows[0]["hooked"], rows[0]["begun"]

@@ -27,8 +27,25 @@ from gateway.protocol.records import Claim, Claimed, Doubt, NewIntent, Registere
 from gateway.store import queries
 from gateway.store.batches import Lane, Row
 from gateway.store.lines import Line
+from gateway.store.statements import BatchStatement
 
 SQL = queries.load("intents.sql")
+BATCHES = {
+    name: BatchStatement(SQL[name])
+    for name in (
+        "register",
+        "claim",
+        "own_claim",
+        "settle",
+        "doubt",
+        "read_by_key",
+        "read_by_server_id",
+        "read_response",
+    )
+}
+# The same statement with a step more, for what not every row needs: the others do not pay for it.
+BATCHES["settle_kept"] = BatchStatement(queries.with_step(SQL["settle"], SQL["settle_erased"]))
+BATCHES["settle_to_verify"] = BatchStatement(queries.with_step(BATCHES["settle_kept"].many, SQL["settle_to_verify"]))
 RESOLVE_FOR_S = 3.0  # how long a lost commit is chased before its caller hears 503; a failover usually takes less
 RESOLVE_PAUSE_S = 0.05
 LARGE_BYTES = 256 * 1024  # payloads above this travel alone, on a line of their own: they must not hold up small ones
@@ -36,6 +53,7 @@ LANES_MAX = 4  # with several buckets, lanes of one kind that flush side by side
 
 T = TypeVar("T")
 FlushObserver = Callable[[str, int, float], None]
+Flush = Callable[[Line, BatchStatement, int, Sequence[Row]], Awaitable[Sequence[asyncpg.Record]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,33 +81,38 @@ class IntentStore:
         self._on_lost = on_lost
         self._lines: list[Line] = []
         count = min(buckets, LANES_MAX)
-        self._register = [self.lane("register", SQL["register"], self._flush_register) for _ in range(count)]
-        self._register_large = self.lane("register", SQL["register"], self._flush_register)
-        self._claim = [self.lane("claim", SQL["claim"], self._flush_claim) for _ in range(count)]
-        self._own_claim = self.lane("own_claim", SQL["own_claim"], self._flush_own_claim)
-        self._settle = [self.lane("settle", SQL["settle"], self._flush_settle) for _ in range(count)]
-        self._settle_large = self.lane("settle", SQL["settle"], self._flush_settle)
-        self._doubt = self.lane("doubt", SQL["doubt"], self._flush_doubt)
-        self._read = self.lane("read_by_key", SQL["read_by_key"], self._flush_by_key)
-        self._read_server_id = self.lane("read_by_server_id", SQL["read_by_server_id"], self._flush_by_server_id)
-        self._response = self.lane("read_response", SQL["read_response"], self._flush_by_key)
+        self._register = [self.lane("register", BATCHES["register"], self._flush_register) for _ in range(count)]
+        self._register_large = self.lane("register", BATCHES["register"], self._flush_register)
+        self._claim = [self.lane("claim", BATCHES["claim"], self._flush_claim) for _ in range(count)]
+        self._own_claim = self.lane("own_claim", BATCHES["own_claim"], self._flush_own_claim)
+        self._settle = [self.lane("settle", BATCHES["settle"], self._flush_settle) for _ in range(count)]
+        self._settle_kept = [self.lane("settle", BATCHES["settle_kept"], self._flush_settle) for _ in range(count)]
+        self._settle_large = self.lane("settle", BATCHES["settle_kept"], self._flush_settle)
+        self._settle_to_verify = self.lane("settle", BATCHES["settle_to_verify"], self._flush_settle)
+        self._doubt = self.lane("doubt", BATCHES["doubt"], self._flush_doubt)
+        self._read = self.lane("read_by_key", BATCHES["read_by_key"], self._flush_by_key)
+        self._read_server_id = self.lane("read_by_server_id", BATCHES["read_by_server_id"], self._flush_by_server_id)
+        self._response = self.lane("read_response", BATCHES["read_response"], self._flush_by_key)
         self.aside = Line(url, on_lost=on_lost)  # what is rare and needs no batch
         self._lines.append(self.aside)
 
-    def lane(
-        self, name: str, sql: str, flush: Callable[[Line, str, int, Sequence[Row]], Awaitable[Sequence[asyncpg.Record]]]
-    ) -> Lane[Row]:
-        """A lane for one kind of statement, on a line of its own that is closed with the store."""
-        line = Line(self._url, on_lost=self._on_lost)
-        self._lines.append(line)
+    def lane(self, name: str, statement: BatchStatement, flush: Flush[Row]) -> Lane[Row]:
+        """A lane for one kind of statement, on a line of its own."""
+        line = self.line()
 
         async def run(bucket: int, rows: Sequence[Row]) -> Mapping[bytes, asyncpg.Record]:
             started = time.perf_counter()
-            records = await flush(line, sql, bucket, rows)
+            records = await flush(line, statement, bucket, rows)
             self._observe(name, len(rows), time.perf_counter() - started)
             return {record[0] if type(record[0]) is bytes else record[0].bytes: record for record in records}
 
         return Lane(run)
+
+    def line(self) -> Line:
+        """A line that is closed with the store; it connects when it is first used."""
+        line = Line(self._url, on_lost=self._on_lost)
+        self._lines.append(line)
+        return line
 
     async def close(self) -> None:
         """Close every line."""
@@ -116,43 +139,47 @@ class IntentStore:
 
         return await resolved(write)
 
-    async def _flush_register(
-        self, line: Line, sql: str, bucket: int, rows: Sequence[NewIntent]
-    ) -> Sequence[asyncpg.Record]:
+    def _flush_register(
+        self, line: Line, statement: BatchStatement, bucket: int, rows: Sequence[NewIntent]
+    ) -> Awaitable[Sequence[asyncpg.Record]]:
         groups: dict[int, list[int]] = {}  # pending_of -> [position in the arrays, limit, rows]
         group_of: list[int] = []
         for row in rows:
             group = groups.setdefault(_pending_of(row.caller, row.route), [len(groups) + 1, row.max_pending, 0])
             group[2] += 1
             group_of.append(group[0])
-        return await line.fetch(
-            sql,
-            bucket,
-            [r.key.logical for r in rows],
-            [r.server_correlation_id for r in rows],
-            [r.client_correlation_id for r in rows],
-            [r.replay_key for r in rows],
-            [r.caller for r in rows],
-            [r.method for r in rows],
-            [r.path for r in rows],
-            [r.query for r in rows],
-            [r.route for r in rows],
-            [r.execution for r in rows],
-            [r.replay_policy for r in rows],
-            [r.transaction_reference for r in rows],
-            [r.payload_sha256 for r in rows],
-            [r.payload_bytes for r in rows],
-            [r.ttl_ms for r in rows],
-            [r.grace_ms for r in rows],
-            [r.horizon_ms for r in rows],
-            [r.payload.blob for r in rows],
-            [r.payload.key_number for r in rows],
-            group_of,
+        shared = (
             list(groups),
             [group[1] for group in groups.values()],
             [group[2] for group in groups.values()],
             self.service,
         )
+        columns = [
+            (
+                r.key.logical,
+                r.server_correlation_id,
+                r.client_correlation_id,
+                r.replay_key,
+                r.caller,
+                r.method,
+                r.path,
+                r.query,
+                r.route,
+                r.execution,
+                r.replay_policy,
+                r.transaction_reference,
+                r.payload_sha256,
+                r.payload_bytes,
+                r.ttl_ms,
+                r.grace_ms,
+                r.horizon_ms,
+                r.payload.blob,
+                r.payload.key_number,
+                group,
+            )
+            for r, group in zip(rows, group_of, strict=True)
+        ]
+        return statement.fetch(line, bucket, shared, columns)
 
     async def pending(self, caller: bytes, route: str, limit: int) -> int:
         """P1-8: how many unconfirmed intents a caller has on a route, counted no further than the limit."""
@@ -188,37 +215,40 @@ class IntentStore:
 
         return await resolved(write)
 
-    async def _flush_claim(self, line: Line, sql: str, bucket: int, rows: Sequence[Claim]) -> Sequence[asyncpg.Record]:
-        return await line.fetch(
-            sql,
-            bucket,
-            [r.key.logical for r in rows],
-            [r.server_correlation_id for r in rows],
-            [r.path for r in rows],
-            [r.attempt_id for r in rows],
-            [r.holder for r in rows],
-            [r.credentials.blob if r.credentials else None for r in rows],
-            [r.credentials.key_number if r.credentials else None for r in rows],
-        )
+    def _flush_claim(
+        self, line: Line, statement: BatchStatement, bucket: int, rows: Sequence[Claim]
+    ) -> Awaitable[Sequence[asyncpg.Record]]:
+        columns = [
+            (
+                r.key.logical,
+                r.server_correlation_id,
+                r.path,
+                r.attempt_id,
+                r.holder,
+                r.credentials.blob if r.credentials else None,
+                r.credentials.key_number if r.credentials else None,
+            )
+            for r in rows
+        ]
+        return statement.fetch(line, bucket, (), columns)
 
-    async def _flush_own_claim(
-        self, line: Line, sql: str, bucket: int, rows: Sequence[Claim]
-    ) -> Sequence[asyncpg.Record]:
-        return await line.fetch(
-            sql,
-            bucket,
-            [r.key.logical for r in rows],
-            [r.attempt_id for r in rows],
-            [r.holder for r in rows],
-        )
+    def _flush_own_claim(
+        self, line: Line, statement: BatchStatement, bucket: int, rows: Sequence[Claim]
+    ) -> Awaitable[Sequence[asyncpg.Record]]:
+        return statement.fetch(line, bucket, (), [(r.key.logical, r.attempt_id, r.holder) for r in rows])
 
     async def settle(self, settlement: Settlement) -> bool:
         """Write a known outcome; False when a higher fence has taken the intent over.
 
         A lost acknowledgement is the caller's to chase, for as long as it takes: asked again, it finds its own outcome.
         """
-        large = settlement.size_bytes > LARGE_BYTES
-        lane = self._settle_large if large else self._settle[settlement.key.bucket % len(self._settle)]
+        if settlement.verify is not None:
+            lane = self._settle_to_verify
+        elif settlement.size_bytes > LARGE_BYTES:
+            lane = self._settle_large
+        else:
+            lanes = self._settle_kept if settlement.payload_kept else self._settle
+            lane = lanes[settlement.key.bucket % len(lanes)]
         if await lane.submit(settlement) is not None:
             return True
         intent = await self.read(settlement.key)
@@ -229,42 +259,35 @@ class IntentStore:
             and intent.stored_phase is settlement.phase
         )
 
-    async def _flush_settle(
-        self, line: Line, sql: str, bucket: int, rows: Sequence[Settlement]
-    ) -> Sequence[asyncpg.Record]:
-        answers = [r.response for r in rows]
-        return await line.fetch(
-            sql,
-            bucket,
-            [r.key.logical for r in rows],
-            [r.fence for r in rows],
-            [r.phase.value for r in rows],
-            [r.resource_id for r in rows],
-            [r.message for r in rows],
-            [r.sent for r in rows],
-            [a.status if a else None for a in answers],
-            [r.error for r in rows],
-            [a.body_bytes if a else None for a in answers],
-            [a.body_sha256 if a else None for a in answers],
-            [a.kept if a else None for a in answers],
-            [a.sealed.key_number if a else None for a in answers],
-            [a.sealed.blob if a else None for a in answers],
-        )
+    def _flush_settle(
+        self, line: Line, statement: BatchStatement, bucket: int, rows: Sequence[Settlement]
+    ) -> Awaitable[Sequence[asyncpg.Record]]:
+        columns = [
+            (
+                r.key.logical,
+                r.fence,
+                r.phase.value,
+                r.resource_id,
+                r.message,
+                r.sent,
+                *((a.status, r.error, a.body_bytes, a.body_sha256, a.kept) if a else (None, r.error, None, None, None)),
+                *((a.sealed.key_number, a.sealed.blob) if a else (None, None)),
+                *((r.verify.key_number, r.verify.blob) if r.verify else ()),
+            )
+            for r in rows
+            for a in (r.response,)
+        ]
+        return statement.fetch(line, bucket, (), columns)
 
     async def doubt(self, doubt: Doubt) -> bool:
         """REC-2: put an intent in doubt; False when a higher fence has taken it over."""
         return await self._doubt.submit(doubt) is not None
 
-    async def _flush_doubt(self, line: Line, sql: str, bucket: int, rows: Sequence[Doubt]) -> Sequence[asyncpg.Record]:
-        return await line.fetch(
-            sql,
-            bucket,
-            [r.key.logical for r in rows],
-            [r.fence for r in rows],
-            [r.sent for r in rows],
-            [r.status for r in rows],
-            [r.reason for r in rows],
-        )
+    def _flush_doubt(
+        self, line: Line, statement: BatchStatement, bucket: int, rows: Sequence[Doubt]
+    ) -> Awaitable[Sequence[asyncpg.Record]]:
+        columns = [(r.key.logical, r.fence, r.sent, r.status, r.reason) for r in rows]
+        return statement.fetch(line, bucket, (), columns)
 
     async def streamed(self, key: IntentKey, body_bytes: int, body_sha256: bytes, kept: Sealed | None) -> None:
         """RPL-6: size and digest of an answer that was streamed, and the answer itself if it stayed small."""
@@ -296,15 +319,15 @@ class IntentStore:
         sealed = Sealed(row["sealed"], row["sealed_with"])
         return StoredResponse(row["status"], row["body_bytes"], row["body_sha256"], row["kept"], sealed)
 
-    async def _flush_by_key(
-        self, line: Line, sql: str, bucket: int, rows: Sequence[_ByKey]
-    ) -> Sequence[asyncpg.Record]:
-        return await line.fetch(sql, bucket, [r.key.logical for r in rows])
+    def _flush_by_key(
+        self, line: Line, statement: BatchStatement, bucket: int, rows: Sequence[_ByKey]
+    ) -> Awaitable[Sequence[asyncpg.Record]]:
+        return statement.fetch(line, bucket, (), [(r.key.logical,) for r in rows])
 
-    async def _flush_by_server_id(
-        self, line: Line, sql: str, bucket: int, rows: Sequence[_ByServerId]
-    ) -> Sequence[asyncpg.Record]:
-        return await line.fetch(sql, bucket, [UUID(bytes=r.key.logical) for r in rows])
+    def _flush_by_server_id(
+        self, line: Line, statement: BatchStatement, bucket: int, rows: Sequence[_ByServerId]
+    ) -> Awaitable[Sequence[asyncpg.Record]]:
+        return statement.fetch(line, bucket, (), [(UUID(bytes=r.key.logical),) for r in rows])
 
 
 async def resolved(write: Callable[[], Awaitable[T]]) -> T:

@@ -18,14 +18,11 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 import asyncpg
-import orjson
 
-from gateway.protocol.deadlines import iso, phase_at
-from gateway.protocol.entries import entry, outcome_of, payload_ref, service_endpoint
 from gateway.protocol.faults import StoreAway
 from gateway.protocol.identity import LOGICAL_KEY_BYTES, bucket_of
-from gateway.protocol.phases import Phase
-from gateway.store import queries
+from gateway.store import ledger_rows, queries
+from gateway.store.ledger_rows import Document
 from gateway.store.lines import Line
 
 SQL = queries.load("ledger.sql")
@@ -42,8 +39,6 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _POSITION = struct.Struct(">cQq")
 _MOMENT = struct.Struct(f">cq{LOGICAL_KEY_BYTES}s")
-
-Document = dict[str, Any]
 
 
 class BadCursor(ValueError):
@@ -127,14 +122,14 @@ class LedgerQueries:
     async def in_doubt(self, *, after: str | None, limit: int) -> Page:
         """REC-2: intents whose outcome nobody knows, oldest first."""
         rows = await self._fetch("in_doubt", *Moment.of(after), limit + 1)
-        return Page([_doubt(row) for row in rows[:limit]], _next(rows, limit, "since"))
+        return Page([ledger_rows.doubt(row) for row in rows[:limit]], _next(rows, limit, "since"))
 
     # --- entries, in order of change
 
     async def entries(self, wanted: Mapping[str, str], *, after: str | None, limit: int) -> Page:
-        """LED-2: one entry per intent in its current state, at its latest change. `wanted` filters by field (FILTERS).
+        """LED-2: one entry per intent or call in its current state, at its latest change. `wanted` filters by field.
 
-        `next` can always be continued from, also at the end. An intent that changes meanwhile comes again, further on.
+        `next` can always be continued from, also at the end. What changes meanwhile comes again, further on.
         """
         assert wanted.keys() <= set(FILTERS)
         position = Position.of(after)
@@ -160,21 +155,23 @@ class LedgerQueries:
         return Page(rows, position.cursor())
 
     async def _keys_wanted(self, wanted: Mapping[str, str]) -> Sequence[asyncpg.Record] | None:
-        """The intents that a filter by ID names; None when only a scan can tell."""
+        """The intents and calls that a filter by ID names; None when only a scan can tell."""
         if (server_id := wanted.get("server_correlation_id")) is not None:
             bucket = bucket_of(UUID(server_id), buckets=self._buckets)
-            return await self._fetch("key_by_server_id", bucket, UUID(server_id))
-        if (client_id := wanted.get("client_correlation_id")) is not None:
-            keys = await self._fetch("keys_by_client_id", client_id, *Moment.of(None), KEYS_MAX + 1)
-            return keys if len(keys) <= KEYS_MAX else None
-        return None
+            own = await self._fetch("key_by_server_id", bucket, UUID(server_id))
+            keys = [*own, *await self._fetch("client_keys_by_server_id", server_id, KEYS_MAX + 1)]
+        elif (client_id := wanted.get("client_correlation_id")) is not None:
+            own = await self._fetch("keys_by_client_id", client_id, *Moment.of(None), KEYS_MAX + 1)
+            keys = [*own, *await self._fetch("client_keys_by_client_id", client_id, KEYS_MAX + 1)]
+        else:
+            return None
+        return keys if len(keys) <= KEYS_MAX else None
 
     async def _select(
         self, changes: Sequence[asyncpg.Record], wanted: Mapping[str, str], limit: int, end: Position
     ) -> tuple[list[Document], Position]:
         """The wanted entries among some changes, and where to go on: `end`, or after the one that filled the limit."""
-        read = await self._fetch("entry_rows", *_columns(changes)) if changes else []
-        by_key = {row["logical_key"]: _entry(row) for row in read}
+        by_key = await self._entries_of(changes)
         found: list[Document] = []
         for change in changes:
             candidate = by_key.get(change["logical_key"])  # None: retention was quicker
@@ -185,8 +182,20 @@ class LedgerQueries:
                 return found, _place(change)
         return found, end
 
+    async def _entries_of(self, changes: Sequence[asyncpg.Record]) -> dict[bytes, Document]:
+        """Intents first; what is no intent is a call that this service made."""
+        if not changes:
+            return {}
+        read = await self._fetch("entry_rows", *_columns(changes))
+        by_key = {row["logical_key"]: ledger_rows.server_entry(row) for row in read}
+        others = [change for change in changes if change["logical_key"] not in by_key]
+        if others:
+            for row in await self._fetch("client_rows", *_columns(others)):
+                by_key[row["logical_key"]] = ledger_rows.client_entry(row)
+        return by_key
+
     async def _whole(self, keys: Sequence[asyncpg.Record]) -> list[Document]:
-        return [_intent(row) for row in await self._fetch("whole_intents", *_columns(keys))] if keys else []
+        return [ledger_rows.intent(row) for row in await self._fetch("whole_intents", *_columns(keys))] if keys else []
 
     async def _fetch(self, name: str, *args: object) -> list[asyncpg.Record]:
         try:
@@ -200,109 +209,12 @@ class LedgerQueries:
             self._free.put_nowait(line)
 
 
-# --- rows as documents
-
-
-def _entry(row: asyncpg.Record) -> Document:
-    """LED-1: the sixteen fields of a server's row."""
-    phase = phase_at(Phase(row["phase"]), row["ponr_deadline"], row["grace_ms"], row["read_at"])
-    server_id = str(row["server_correlation_id"])
-    return entry(
-        {
-            "client_correlation_id": row["client_correlation_id"],
-            "server_correlation_id": server_id,
-            "service_ledger_id": _str(row["service_ledger_id"]),
-            "service_endpoint": service_endpoint(row["source"], row["path"]),
-            "actor": "server",
-            "source": row["source"],
-            "target": None,
-            "parent_reference_id": row["parent_reference_id"],
-            "phase": phase.value,
-            "phase_1_timestamp": iso(row["phase_1_timestamp"]),
-            "phase_2_timestamp": _iso(row["phase_2_timestamp"]),
-            "ttl_ms": row["ttl_ms"],
-            "outcome": outcome_of(phase),
-            "payload_ref": payload_ref(server_id),
-            "sync_timestamp": _iso(row["sync_timestamp"]),
-            "transaction_reference": row["transaction_reference"],
-        }
-    )
-
-
-def _intent(row: asyncpg.Record) -> Document:
-    doubt = None if row["since"] is None else {"since": iso(row["since"]), "reason": row["reason"]}
-    response = None
-    if row["status"] is not None:
-        digest = row["body_sha256"]
-        response = {
-            "status": row["status"],
-            "bytes": row["body_bytes"],
-            "sha256": None if digest is None else digest.hex(),
-            "kept": row["kept"],
-        }
-    return {
-        **_entry(row),
-        "caller": row["caller"].hex(),
-        "payload_sha256": None if row["payload_sha256"] is None else row["payload_sha256"].hex(),
-        "in_doubt": doubt,
-        "response": response,
-        "deliveries": [],
-        "attempts": [_attempt(*attempt) for attempt in row["attempts"]],
-        "events": [_event(*event) for event in row["events"]],
-    }
-
-
-def _attempt(
-    attempt_id: UUID,
-    number: int,
-    fence: int,
-    started_at: datetime,
-    sent: bool | None,
-    ended_at: datetime | None,
-    status: int | None,
-    error: str | None,
-) -> Document:
-    return {
-        "attempt_id": str(attempt_id),
-        "number": number,
-        "fence": fence,
-        "started_at": iso(started_at),
-        "sent": sent,
-        "ended_at": _iso(ended_at),
-        "status": status,
-        "error": error,
-    }
-
-
-def _event(at: datetime, code: str, phase: str | None, detail: str | None) -> Document:
-    return {"at": iso(at), "code": code, "phase": phase, "detail": None if detail is None else orjson.loads(detail)}
-
-
-def _doubt(row: asyncpg.Record) -> Document:
-    return {
-        "server_correlation_id": str(row["server_correlation_id"]),
-        "client_correlation_id": row["client_correlation_id"],
-        "since": iso(row["since"]),
-        "reason": row["reason"],
-        "method": row["method"],
-        "path": row["path"].decode("latin-1"),
-    }
-
-
 def _place(change: asyncpg.Record) -> Position:
     return Position(change["xid"], change["id"])
 
 
 def _columns(keys: Sequence[asyncpg.Record]) -> tuple[list[int], list[bytes]]:
     return [key["bucket"] for key in keys], [key["logical_key"] for key in keys]
-
-
-def _iso(moment: datetime | None) -> str | None:
-    return None if moment is None else iso(moment)
-
-
-def _str(value: object) -> str | None:
-    return None if value is None else str(value)
 
 
 # --- cursors

@@ -15,7 +15,7 @@ import contextlib
 import logging
 import math
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import asyncpg
@@ -94,28 +94,42 @@ class Line:
 
     async def fetch(self, sql: str, *args: object) -> list[asyncpg.Record]:
         """Run one statement as its own transaction. StoreAway: certainly not carried out; StoreLost: unknown."""
-        async with self._turn():
-            return await self._run(await self._statement(sql), args)
+        await self._turn()
+        try:
+            return await self._run(self._ready(sql) or await self._statement(sql), args)
+        finally:
+            self._lock.release()
 
     async def fetch_unbroken(self, unbroken_s: float, sql: str, *args: object) -> list[asyncpg.Record] | None:
         """The same; but None, and nothing done, when the store was away and is back for less than `unbroken_s`."""
-        async with self._turn():
+        await self._turn()
+        try:
             statement = await self._statement(sql)
             if time.monotonic() - self._back_since < unbroken_s:
                 return None
             return await self._run(statement, args)
+        finally:
+            self._lock.release()
 
-    @contextlib.asynccontextmanager
-    async def _turn(self) -> AsyncIterator[None]:
+    async def _turn(self) -> None:
+        """Take the line. A lane's own is free whenever it asks, which then costs no timer."""
+        if not self._lock.locked():
+            await self._lock.acquire()
+            return
         try:
             async with asyncio.timeout(TURN_TIMEOUT_S):
                 await self._lock.acquire()
         except TimeoutError:
             raise StoreAway("the line to the store is busy") from None
-        try:
-            yield
-        finally:
-            self._lock.release()
+
+    def _ready(self, sql: str) -> Any | None:
+        """The prepared statement, if nothing has to be done for it."""
+        connection = self._connection
+        if connection is None or connection.is_closed() or self._closed or (self._pinned and self._plans_are_old()):
+            return None
+        statement = self._prepared.get(sql)
+        self._used += statement is not None
+        return statement
 
     async def _statement(self, sql: str) -> Any:
         """The prepared statement, on a connection that lives. Nothing is asked for yet: every failure is StoreAway."""

@@ -39,9 +39,9 @@ class MigrationError(Exception):
     """The store cannot be brought to this release's schema, or is not what the configuration says."""
 
 
-def available() -> list[tuple[int, str, str]]:
-    """(version, name, SQL) of every migration of this release, in order."""
-    folder = resources.files(__package__).joinpath("migrations")
+def available(package: str = "gateway.store") -> list[tuple[int, str, str]]:
+    """(version, name, SQL) of every migration of this release, in order: a gateway's, or of another package."""
+    folder = resources.files(package).joinpath("migrations")
     found = []
     for file in folder.iterdir():
         match = _FILE.fullmatch(file.name)
@@ -50,15 +50,21 @@ def available() -> list[tuple[int, str, str]]:
     return sorted(found)
 
 
-async def migrate(url: str, *, buckets: int = 1, request_url: str | None = None) -> list[str]:
-    """Apply what is missing; returns the names applied. `request_url` is what the request path connects with."""
+async def migrate(
+    url: str, *, buckets: int | None = 1, request_url: str | None = None, package: str = "gateway.store"
+) -> list[str]:
+    """Apply what is missing; returns the names applied. `request_url` is what the request path connects with.
+
+    `buckets` is None for a schema without them.
+    """
     connection = await connect(url, role=None, pinned=False)
     try:
         await _take_lock(connection)
         await connection.execute(_TABLE)
         await _request_role(connection, request_url)
-        applied = await _apply(connection)
-        await _fix_buckets(connection, buckets)
+        applied = await _apply(connection, package)
+        if buckets is not None:
+            await _fix_buckets(connection, buckets)
         return applied
     finally:
         await hang_up(connection)
@@ -73,11 +79,17 @@ async def _take_lock(connection: asyncpg.Connection[asyncpg.Record]) -> None:
         await asyncio.sleep(LOCK_PAUSE_S)
 
 
-async def _apply(connection: asyncpg.Connection[asyncpg.Record]) -> list[str]:
-    done = {row["version"] for row in await connection.fetch("SELECT version FROM schema_migrations")}
+async def _apply(connection: asyncpg.Connection[asyncpg.Record], package: str) -> list[str]:
+    known = await connection.fetch("SELECT version, name FROM schema_migrations")
+    done = {row["version"]: row["name"] for row in known}
     applied = []
-    for version, name, sql in available():
+    for version, name, sql in available(package):
         if version in done:
+            if done[version] != name:
+                raise MigrationError(
+                    f"this database has another schema ({done[version]} where {name} is ours): a gateway and a central "
+                    "ledger need a database each"
+                )
             continue
         async with connection.transaction():
             await connection.execute(sql, timeout=PATIENT_TIMEOUT_S)

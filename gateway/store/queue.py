@@ -11,27 +11,33 @@ from gateway.protocol.identity import IntentKey
 from gateway.protocol.records import Claimed, Sealed, Taken
 from gateway.store import queries
 from gateway.store.lines import Line
+from gateway.store.turns import Turns
 
 SQL = queries.load("queue.sql")
 
 
 class QueueStore:
-    """Confirmed work that nobody has begun yet, shared by every worker of every replica."""
+    """Confirmed work of one service that nobody has begun yet, shared by every worker of every replica."""
 
-    def __init__(self, url: str, *, buckets: int) -> None:
+    def __init__(self, url: str, *, service: str, buckets: int) -> None:
         self.line = Line(url)
+        self._service = service
         self._buckets = range(buckets)
+        self._turns = Turns(buckets)
 
     async def take(
         self, holder: UUID, limit: int, key: IntentKey | None = None, without: Collection[str] = ()
     ) -> list[Taken]:
         """Begin the attempts of one intent, or of the oldest that wait, `limit` at most, on any route but some."""
         taken: list[Taken] = []
-        for bucket in self._buckets if key is None else (key.bucket,):
+        for bucket in self._turns if key is None else (key.bucket,):
             if len(taken) >= limit:
                 break
-            logical = None if key is None else key.logical
-            rows = await self.line.fetch(SQL["take"], bucket, limit - len(taken), holder, logical, list(without))
+            rows = (
+                await self.line.fetch(SQL["take"], bucket, limit - len(taken), holder, list(without), self._service)
+                if key is None
+                else await self.line.fetch(SQL["take_one"], bucket, key.logical, holder)
+            )
             taken += [_taken(bucket, holder, row) for row in rows]
         return taken
 

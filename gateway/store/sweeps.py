@@ -7,8 +7,11 @@ from uuid import UUID
 
 import asyncpg
 
+from gateway.crash_points import reached
 from gateway.store import queries
+from gateway.store.client_rows import SQL as CLIENT_ROWS
 from gateway.store.lines import Line
+from gateway.store.obligations import forget_own
 
 SQL = queries.load("background.sql")
 ROWS_MAX = 500  # per statement: keeps locks short and the request path unbothered
@@ -38,12 +41,18 @@ class Sweeps:
         """TTL-2: to ABANDONED at the deadline + delta."""
         return await self._sweep("abandon")
 
+    async def set_aside(self) -> int:
+        """Payloads that are no longer the expiry's, out of its way."""
+        return await self._sweep("set_aside")
+
     async def _sweep(self, name: str) -> int:
         total = 0
         for bucket in self._buckets:
             while True:
                 swept: int = (await self.line.fetch(SQL[name], bucket, ROWS_MAX))[0]["swept"]
                 total += swept
+                if swept:
+                    reached("sweep." + name)
                 if swept < ROWS_MAX:
                     break
         return total
@@ -55,6 +64,7 @@ class Sweeps:
         dead: list[UUID] = [row["holder"] for row in await self._unless_back("dead_with_work") or ()]
         if not dead:
             return Rescued()
+        reached("rescue.declared")
         ended = in_doubt = 0
         for bucket in self._buckets:
             while rows := await self._unless_back("rescue", bucket, dead, ROWS_MAX):
@@ -63,6 +73,11 @@ class Sweeps:
                 if rows[0]["ended"] < ROWS_MAX:
                     break
         return Rescued(ended, in_doubt)
+
+    async def count_in_doubt(self) -> int:
+        """How many intents are in doubt, counted no further than makes a difference to whoever is alarmed by it."""
+        count: int = (await self.line.fetch(SQL["count_in_doubt"]))[0]["in_doubt"]
+        return count
 
     async def _unless_back(self, name: str, *args: object) -> list[asyncpg.Record] | None:
         """DESIGN decision 7: for one lease after an outage, holders with a known outcome finalize, nobody rescues."""
@@ -81,5 +96,7 @@ class Retention:
         total = 0
         for bucket in self._buckets:
             total += (await self._line.fetch(SQL["retain"], bucket, ROWS_MAX))[0]["swept"]
+            total += (await self._line.fetch(CLIENT_ROWS["retain"], bucket, ROWS_MAX))[0]["swept"]
         await self._line.fetch(SQL["retire_holders"])
+        await forget_own(self._line, buckets=len(self._buckets))
         return total

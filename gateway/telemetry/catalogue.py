@@ -12,6 +12,7 @@ REQUESTS = Spec("twophp_requests", "counter", "Requests answered, by mode and st
 REQUEST_SECONDS = Spec("twophp_request_seconds", "histogram", "From request head to answer.", ("mode",), SECONDS)
 PHASE_TRANSITIONS = Spec("twophp_phase_transitions", "counter", "Intents that entered a phase.", ("phase",))
 REFUSALS = Spec("twophp_refusals", "counter", "Requests refused by the gateway, by problem type.", ("type",))
+REFUSALS_UNAUDITED = Spec("twophp_refusals_unaudited", "counter", "Refusals that left no event in the audit trail.")
 UPSTREAM_SECONDS = Spec("twophp_upstream_seconds", "histogram", "From sending upstream to its answer.", (), SECONDS)
 UPSTREAM_FAILURES = Spec("twophp_upstream_failures", "counter", "Upstream requests without an answer.", ("kind",))
 STORE_FLUSH_ROWS = Spec("twophp_store_flush_rows", "histogram", "Rows written by one batch.", (), ROWS)
@@ -26,7 +27,15 @@ IN_DOUBT = Spec("twophp_in_doubt", "gauge", "Intents whose outcome is not known.
 BYPASSED = Spec("twophp_bypassed", "counter", "Requests proxied without a ledger row, the store being away.")
 EXPIRED = Spec("twophp_expired", "counter", "Intents expired without a confirmation.")
 RETAINED_DELETED = Spec("twophp_retained_deleted", "counter", "Rows deleted at the end of their retention.")
+OBLIGATION_SCANS = Spec("twophp_obligation_scans", "counter", "Scans for leaked obligations that came to their end.")
+OBLIGATIONS_LEAKED = Spec("twophp_obligations_leaked", "counter", "Obligations that leaked and were rolled back.")
 WORKER_RESTARTS = Spec("twophp_worker_restarts", "counter", "Workers started again after they ended by themselves.")
+LEDGER_SYNC_LAG = Spec(
+    "twophp_ledger_sync_lag_seconds", "gauge", "Age of the oldest change not yet at the central ledger.", merge="latest"
+)
+LEDGER_SYNC_BEHIND = Spec(
+    "twophp_ledger_sync_behind", "gauge", "Changes not yet at the central ledger, up to 10,000.", merge="latest"
+)
 BUILD = Spec("twophp_build_info", "gauge", "Always 1; what is running.", ("version", "python"), merge="min")
 
 ALL = (
@@ -35,6 +44,7 @@ ALL = (
     REQUEST_SECONDS,
     PHASE_TRANSITIONS,
     REFUSALS,
+    REFUSALS_UNAUDITED,
     UPSTREAM_SECONDS,
     UPSTREAM_FAILURES,
     STORE_UP,
@@ -46,5 +56,17 @@ ALL = (
     BYPASSED,
     EXPIRED,
     RETAINED_DELETED,
+    OBLIGATION_SCANS,
+    OBLIGATIONS_LEAKED,
     WORKER_RESTARTS,
+    LEDGER_SYNC_LAG,
+    LEDGER_SYNC_BEHIND,
 )
+
+# The central ledger's own.
+CENTRAL_RECEIVED = Spec("twophp_central_received", "counter", "Entries that services sent or were pulled from them.")
+CENTRAL_STORED = Spec("twophp_central_stored", "counter", "Entries that were new or raised to a higher version.")
+CENTRAL_FORGOTTEN = Spec("twophp_central_forgotten", "counter", "Entries deleted at the end of their retention.")
+CENTRAL_FOLLOWED = Spec("twophp_central_followers", "gauge", "Event streams that are followed now.")
+
+CENTRAL = (CENTRAL_RECEIVED, CENTRAL_STORED, CENTRAL_FORGOTTEN, CENTRAL_FOLLOWED)

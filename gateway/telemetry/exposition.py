@@ -32,7 +32,7 @@ class _SnapshotCollector(Collector):
         self._snapshot = snapshot
 
     def collect(self) -> Iterator[Metric]:
-        for spec in catalogue.ALL:
+        for spec in (*catalogue.ALL, *catalogue.CENTRAL):
             if spec.name in self._snapshot:
                 yield _metric(spec, self._snapshot[spec.name])
 

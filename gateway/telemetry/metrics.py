@@ -39,6 +39,7 @@ class Metrics:
         self.request_seconds = self._add(catalogue.REQUEST_SECONDS, Histogram)
         self.phase_transitions = self._add(catalogue.PHASE_TRANSITIONS, Counter)
         self.refusals = self._add(catalogue.REFUSALS, Counter)
+        self.refusals_unaudited = self._add(catalogue.REFUSALS_UNAUDITED, Counter).labels()
         self.upstream_seconds = self._add(catalogue.UPSTREAM_SECONDS, Histogram).labels()
         self.upstream_failures = self._add(catalogue.UPSTREAM_FAILURES, Counter)
         self.store_flush_rows = self._add(catalogue.STORE_FLUSH_ROWS, Histogram).labels()
@@ -50,7 +51,11 @@ class Metrics:
         self.bypassed = self._add(catalogue.BYPASSED, Counter).labels()
         self.expired = self._add(catalogue.EXPIRED, Counter).labels()
         self.retained_deleted = self._add(catalogue.RETAINED_DELETED, Counter).labels()
+        self.obligation_scans = self._add(catalogue.OBLIGATION_SCANS, Counter).labels()
+        self.obligations_leaked = self._add(catalogue.OBLIGATIONS_LEAKED, Counter).labels()
         self.worker_restarts = self._add(catalogue.WORKER_RESTARTS, Counter).labels()
+        self.ledger_sync_lag = self._add(catalogue.LEDGER_SYNC_LAG, Gauge).labels()
+        self.ledger_sync_behind = self._add(catalogue.LEDGER_SYNC_BEHIND, Gauge).labels()
         self._add(catalogue.BUILD, Gauge).labels(version=version, python=platform.python_version()).set(1)
 
     def meter(self, mode: str) -> RequestMeter:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import AsyncIterator, Callable
 
+from gateway.crash_points import reached
 from gateway.protocol.messages import Headers
 from gateway.upstream.dialler import Dialler
 from gateway.upstream.exchange import Exchange
@@ -68,8 +69,8 @@ class Upstream:
         `headers` are final: Host and the framing (`Content-Length`, or `Transfer-Encoding: chunked` for an iterator)
         are the caller's. `timeout_s` is the upstream's time to the head; it starts anew whenever the upstream has
         taken a part of a streamed body, and stands still while that body's source is waited for. `read_timeout_s` is
-        its time between body bytes. `before_send` is asked right before the first byte; False gives the request up
-        unsent. `on_continue` is called at a 100; with `Expect: 100-continue` the body waits for it, for at most a
+        its time between body bytes. `before_send` is asked right before the first byte, where False gives the request
+        up unsent, and before each further part of a large or streamed body. `on_continue` is called at a 100; with `Expect: 100-continue` the body waits for it, for at most a
         second. What the body's iterator raises is raised here, or from reading. Cancelling closes the connection.
         """
         head = render(method, target, headers)
@@ -85,6 +86,7 @@ class Upstream:
                     connection.release()
             if not allowed:
                 raise UpstreamFailure("lease", sent=False, detail="the right to send was lost before the first byte")
+            reached("send.before")
         exchange = Exchange(
             connection,
             head_only=method == "HEAD",
@@ -92,7 +94,7 @@ class Upstream:
             read_timeout_s=read_timeout_s,
             on_continue=on_continue,
         )
-        answered = exchange.begin(head, body or None, framing, timeout_s=timeout_s)
+        answered = exchange.begin(head, body or None, framing, timeout_s=timeout_s, before_send=before_send)
         try:
             await answered
         except BaseException:

@@ -49,9 +49,18 @@ class Exchange(Response):
         self._wanted_bytes = 0  # how much body wakes the waiter; 0: the head alone does
 
     def begin(
-        self, head: bytes, body: bytes | AsyncIterator[bytes] | None, framing: Framing, *, timeout_s: float
+        self,
+        head: bytes,
+        body: bytes | AsyncIterator[bytes] | None,
+        framing: Framing,
+        *,
+        timeout_s: float,
+        before_send: Callable[[], bool] | None = None,
     ) -> asyncio.Future[None]:
-        """Send the request; the future is done when the head of the final answer is here."""
+        """Send the request; the future is done when the head of the final answer is here.
+
+        `before_send` is asked before every write but the first, which is its caller's to ask about.
+        """
         connection = self._connection
         assert connection is not None
         connection.sink = self
@@ -65,7 +74,9 @@ class Exchange(Response):
                 connection.transport.write(head + body)
                 return waiter
             body = slices(body)
-        self._upload = Upload(connection, body, framing, timeout_s=timeout_s, on_failure=self._fail)
+        self._upload = Upload(
+            connection, body, framing, timeout_s=timeout_s, before_send=before_send, on_failure=self._fail
+        )
         connection.transport.write(head)
         return waiter
 

@@ -27,6 +27,7 @@ class Upload:
     """One body on its way. Owns the task that sends it."""
 
     __slots__ = (
+        "_before_send",
         "_body",
         "_connection",
         "_drained",
@@ -48,6 +49,7 @@ class Upload:
         framing: Framing,
         *,
         timeout_s: float,
+        before_send: Callable[[], bool] | None,
         on_failure: Callable[[BaseException], None],
     ) -> None:
         self.finished = False  # the whole body was handed to the transport
@@ -56,6 +58,7 @@ class Upload:
         self._body = body
         self._framing = framing
         self._timeout_s = timeout_s
+        self._before_send = before_send
         self._on_failure = on_failure
         self._full = False
         self._stopped = False
@@ -124,6 +127,7 @@ class Upload:
                 # Perhaps a refusal with a reset behind it: writing first would fail, and the answer be lost with it.
                 await asyncio.sleep(0)
                 await asyncio.sleep(0)  # asyncio runs what was ready, this task too, before what it finds to read
+            self._check_right()
             sent_bytes += len(data)
             if chunked:
                 transport.writelines((b"%x\r\n" % len(data), data, b"\r\n"))
@@ -134,9 +138,15 @@ class Upload:
             if self._full:
                 await self._drain()
         if chunked:
+            self._check_right()
             transport.write(b"0\r\n\r\n")
         elif sent_bytes != length:
             raise ValueError("the body is shorter than its Content-Length")
+
+    def _check_right(self) -> None:
+        """REC-1: a body may take longer than a lease; who lost it sends no further byte."""
+        if self._before_send is not None and not self._before_send():
+            raise UpstreamFailure("lease", sent=True, detail="the right to send was lost within the body")
 
     async def _drain(self) -> None:
         self._arm()

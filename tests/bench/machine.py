@@ -39,7 +39,7 @@ async def facts(postgres_url: str, disk: Path) -> dict[str, object]:
     finally:
         await connection.close()
     return {
-        "processor": _processor(),
+        "processor": processor(),
         "cores": os.cpu_count(),
         "load_1min_at_start": os.getloadavg()[0],
         "kernel": platform.release(),
@@ -69,7 +69,7 @@ def fdatasync_us(directory: Path) -> float:
     return statistics.median(taken) * 1e6
 
 
-def _processor() -> str:
+def processor() -> str:
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("model name"):
             return line.partition(":")[2].strip()

@@ -97,9 +97,10 @@ class Outbox:
         forgetful: bool = False,
         per_caller: bool = False,
         names: Any = None,
+        service: str = "orders",
     ) -> Post:
         """Another gateway. A forgetful one dies, in effect, between sending and recording."""
-        store = DeliveryStore(self.url, lease_ms=lease_ms)
+        store = DeliveryStore(self.url, service=service, lease_ms=lease_ms)
         sender = Sender(guard, timeout_s=timeout_s, names=names)
 
         async def forget(outcome: object) -> None:

@@ -236,10 +236,12 @@ class Gateway:
 
     # --- as an operator
 
-    async def operator(self, method: str, path: str, *, role: str | None = "operations") -> Reply:
+    async def operator(
+        self, method: str, path: str, *, role: str | None = "operations", data: bytes | None = None
+    ) -> Reply:
         assert self.session is not None
         headers = {"Authorization": f"Bearer {TOKENS[role]}"} if role is not None else {}
-        async with self.session.request(method, self.operator_url + path, headers=headers) as answer:
+        async with self.session.request(method, self.operator_url + path, headers=headers, data=data) as answer:
             return Reply(answer.status, answer.headers, await answer.read(), answer.raw_headers)
 
     async def intent(self, server_id: str) -> Any:

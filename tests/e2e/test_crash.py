@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import os
-import random
 import signal
-from collections import Counter
+import socket
 from pathlib import Path
+from typing import Any
 
-import aiohttp
+import pytest
 
+from tests.delivery.receiver import black_hole
 from tests.e2e.conftest import CREATED, MakeGateway
-from tests.e2e.harness import Gateway, Reply, database, eventually
+from tests.e2e.doubts import held, in_phase
+from tests.e2e.harness import Gateway, database, eventually
 from tests.upstream.fake import FakeUpstream, Wire
 
 
@@ -107,23 +109,81 @@ async def test_a_worker_that_keeps_working_keeps_its_lease(
     assert (answer.status, answer.phase) == (200, "COMMITTED")
 
 
-async def test_a_frozen_worker_is_fenced_off(make_gateway: MakeGateway, upstream: FakeUpstream) -> None:
-    """REC-1.
+@pytest.mark.parametrize("recovery", ["hold", "redrive"])
+async def test_a_frozen_worker_is_fenced_off_and_what_it_knew_is_used(
+    make_gateway: MakeGateway, upstream: FakeUpstream, recovery: str
+) -> None:
+    """REC-1, decision 7.
 
-    SIGSTOP past the lease; its late outcome is refused and kept as evidence, and the intent stays in doubt.
+    SIGSTOP past the lease; its late outcome is refused and kept as evidence. Held, the intent is settled from it; sent
+    again meanwhile, the later attempt decides, and the evidence stays what it is.
     """
     release = asyncio.Event()
 
     async def slow(wire: Wire) -> None:
         await wire.request()
-        await release.wait()
+        if len(upstream.requests) == 1:
+            await release.wait()
         await wire.send(CREATED)
 
     upstream.script = slow
-    frozen, living = await make_gateway(), await make_gateway()
+    changes: dict[str, Any] = {
+        "routes": [{"path": "/orders/**", "recovery": recovery}],
+        "recovery": {"lease": "2s", "interval": "200ms", "backoff": "50ms"},
+    }
+    frozen, living = await make_gateway(**changes), await make_gateway(**changes)
     registered = await frozen.register("c-1")
     confirming = asyncio.create_task(frozen.confirm("c-1", registered.server_id))
     await eventually(lambda: bool(upstream.requests))
+    pids = await frozen.worker_pids()
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    if recovery == "hold":
+        await held(living, registered.server_id)
+    else:
+        await in_phase(living, registered.server_id, "COMMITTED")
+    release.set()
+    for pid in pids:
+        os.kill(pid, signal.SIGCONT)
+    answer = await confirming
+    intent = await in_phase(living, registered.server_id, "COMMITTED")
+    codes = [event["code"] for event in intent["events"]]
+    if recovery == "hold":
+        assert (answer.status, answer.phase) in {(202, "PROCESSING"), (200, "COMMITTED")}
+        assert (intent["settled_by"], len(upstream.requests)) == ("evidence", 1)
+        assert codes[-2:] == ["EVIDENCE", "OBL-002"]
+        (attempt,) = intent["attempts"]
+        assert (attempt["sent"], attempt["status"]) == (True, 201)
+    else:
+        assert (answer.status, answer.phase) == (200, "COMMITTED")
+        assert (intent["settled_by"], len(upstream.requests)) == ("upstream", 2)
+
+        async def noted() -> bool:
+            return "EVIDENCE" in [event["code"] for event in (await living.intent(registered.server_id))["events"]]
+
+        await eventually(noted)
+    replayed = await living.confirm("c-1", registered.server_id)
+    assert (replayed.status, replayed.phase, replayed.body) == (200, "COMMITTED", b'{"id": "17"}')
+
+
+async def test_a_worker_frozen_before_the_first_byte_sends_nothing(
+    make_gateway: MakeGateway, fresh_database: str
+) -> None:
+    """REC-1.
+
+    Past the PONR, still connecting; SIGSTOP past the lease; then the connection is there, and the lease is not.
+    """
+    hole = black_hole()
+    filling = [socket.socket() for _ in range(2)]  # its queue is full: whoever connects now waits
+    for one in filling:
+        one.setblocking(False)
+        one.connect_ex(hole.getsockname())
+    upstream = {"url": f"http://127.0.0.1:{hole.getsockname()[1]}", "connect_timeout": "25s", "timeout": "25s"}
+    frozen, living = await make_gateway(upstream=upstream), await make_gateway(upstream=upstream)
+    registered = await frozen.register("c-1")
+    confirming = asyncio.create_task(frozen.confirm("c-1", registered.server_id))
+    async with database(fresh_database) as store:
+        await eventually(lambda: store.fetchval("SELECT count(*) = 1 FROM attempts"))
     pids = await frozen.worker_pids()
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)
@@ -132,89 +192,34 @@ async def test_a_frozen_worker_is_fenced_off(make_gateway: MakeGateway, upstream
         return (await living.intent(registered.server_id))["in_doubt"] is not None
 
     await eventually(held)
-    release.set()
+    received = asyncio.create_task(_everything(hole))
     for pid in pids:
         os.kill(pid, signal.SIGCONT)
     answer = await confirming
-    assert (answer.status, answer.phase) == (202, "PROCESSING")
-    intent = await living.intent(registered.server_id)
-    assert intent["phase"] == "PROCESSING"
-    assert "EVIDENCE" in [event["code"] for event in intent["events"]]
-    assert (await living.confirm("c-1", registered.server_id)).status == 202
-    assert len(upstream.requests) == 1
+    assert answer.status != 200
+    received.cancel()
+    assert b"POST" not in await received
+    for one in filling:
+        one.close()
 
 
-async def test_random_kills_lose_nothing_and_double_nothing(
-    make_gateway: MakeGateway, upstream: FakeUpstream, fresh_database: str
-) -> None:
-    """P1-3, P2-2, RPL-1, REC-1: several kills -9 under load; then client history x upstream's log x ledger."""
+async def _everything(listening: socket.socket) -> bytes:
+    """Accept whoever comes and read whatever they send, until cancelled."""
+    taken = bytearray()
 
-    async def apply(wire: Wire) -> None:
-        while True:
-            await wire.request()
-            await wire.send(CREATED)
+    async def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(4096):
+            taken.extend(data)
+        writer.close()
 
-    upstream.script = apply
-    gateway = await make_gateway()
-    rng = random.Random(20261118)
-    acknowledged: dict[str, str] = {}
-    committed: dict[str, Reply] = {}
-    stop = asyncio.Event()
-
-    async def client(name: int) -> None:
-        number = 0
-        while not stop.is_set():
-            number += 1
-            client_id = f"c-{name}-{number}"
-            try:
-                registered = await gateway.register(client_id, body=client_id.encode())
-                if registered.status != 200:
-                    continue
-                acknowledged[client_id] = registered.server_id
-                answer = await gateway.confirm(client_id, registered.server_id)
-                if answer.status == 200:
-                    committed[client_id] = answer
-            except (aiohttp.ClientError, ConnectionError, TimeoutError):
-                await asyncio.sleep(0.01)
-
-    clients = [asyncio.create_task(client(name)) for name in range(16)]
-    for _ in range(5):
-        before = len(committed)
-        await eventually(lambda before=before: len(committed) > before + rng.randint(20, 120))
-        await gateway.kill()
-        await gateway.start()
-    stop.set()
-    await asyncio.gather(*clients)
-
-    async def settled() -> bool:
-        async with database(fresh_database) as store:
-            open_attempts: int = await store.fetchval("SELECT count(*) FROM attempts WHERE holder IS NOT NULL")
-            return open_attempts == 0
-
-    await eventually(settled)
-    effects = Counter(seen.body.decode() for seen in upstream.requests)
-    assert max(effects.values()) == 1
-    assert len(acknowledged) > 100
-    async with database(fresh_database) as store:
-        rows = await store.fetch(
-            "SELECT i.client_correlation_id AS id, i.server_correlation_id::text AS server_id, i.phase::text,"
-            " d.reason FROM intents i LEFT JOIN in_doubt d USING (logical_key)"
-        )
-    ledger = {row["id"]: row for row in rows}
-    for client_id, server_id in acknowledged.items():
-        assert ledger[client_id]["server_id"] == server_id, "an acknowledged Phase 1 is not in the ledger"
-    for client_id in effects:
-        assert ledger[client_id]["phase"] in ("PROCESSING", "COMMITTED"), "an effect without a crossed PONR"
-    for client_id, row in ledger.items():
-        if row["phase"] == "COMMITTED":
-            assert effects[client_id] == 1, "COMMITTED without an effect"
-        if row["phase"] == "PROCESSING":
-            assert row["reason"] is not None, "left neither settled nor in doubt"
-    for client_id, answer in rng.sample(sorted(committed.items()), 25):
-        assert ledger[client_id]["phase"] == "COMMITTED"
-        replayed = await gateway.confirm(client_id, acknowledged[client_id])
-        assert (replayed.status, replayed.body) == (200, answer.body)
-        assert list(replayed.raw_headers) == list(answer.raw_headers)
+    server = await asyncio.start_server(take, sock=listening)
+    try:
+        await asyncio.Event().wait()
+    except asyncio.CancelledError:
+        pass
+    finally:
+        server.close()
+    return bytes(taken)
 
 
 async def test_a_worker_that_dies_is_replaced(gateway: Gateway) -> None:

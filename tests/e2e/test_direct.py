@@ -302,3 +302,28 @@ async def test_a_direct_intent_is_written_in_one_transaction(
         ("PROCESSING", True, "WAITING_CONFIRM"),
         ("PROCESSING", True, "PROCESSING"),
     ]
+
+
+@pytest.mark.parametrize(("recovery", "kept"), [("hold", 0), ("redrive", 1)])
+async def test_a_payload_is_kept_only_where_it_may_be_sent_again(
+    make_gateway: MakeGateway, upstream: FakeUpstream, fresh_database: str, recovery: str, kept: int
+) -> None:
+    """REC-2, TTL-2: with `hold` nobody would ever read it; its size and digest are in the ledger all the same."""
+    arrived, answered = asyncio.Event(), asyncio.Event()
+
+    async def slow(wire: Wire) -> None:
+        await wire.request()
+        arrived.set()
+        await answered.wait()
+        await wire.send(CREATED)
+
+    upstream.script = slow
+    gateway = await make_gateway(routes=[{"path": "/orders/**", "recovery": recovery}])
+    asking = asyncio.create_task(auto(gateway))
+    await arrived.wait()
+    async with database(fresh_database) as store:
+        assert await store.fetchval("SELECT count(*) FROM payloads") == kept
+        assert await store.fetchval("SELECT payload_bytes FROM intents") == len(b'{"item": "book"}')
+        answered.set()
+        assert (await asking).status == 201
+        assert await store.fetchval("SELECT count(*) FROM payloads") == 0

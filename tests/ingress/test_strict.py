@@ -17,7 +17,8 @@ V11 = (1, 1)
 
 def test_an_ordinary_head_is_cleared_as_it_is() -> None:
     headers = (HOST, (b"content-length", b"12"), (b"Expect", b"100-Continue"), (b"Connection", b"Keep-Alive"))
-    assert strict.check("POST", b"/a?b", headers, V11) == strict.Cleared(b"/a?b", headers, 12, False, True, False)
+    cleared = strict.Cleared(b"/a?b", headers, 12, False, True, False, False)
+    assert strict.check("POST", b"/a?b", headers, V11) == cleared
 
 
 @pytest.mark.parametrize(
@@ -112,3 +113,16 @@ def test_any_head_is_cleared_or_refused_and_never_fails(
 ) -> None:
     with suppress(Problem):
         assert strict.check(method, target, tuple(headers), V11).target.startswith(b"/")
+
+
+@pytest.mark.parametrize("name", [b"DTT-2PHP-Enabled", b"dtt-2php-anything", b"Dtt-2php-Client-Correlation-ID"])
+def test_any_2php_field_is_noticed_however_it_is_spelled(name: bytes) -> None:
+    """OPT-1, TRN-2: the fields of whoever sends none are never looked for."""
+    assert strict.check("GET", b"/", (HOST, (name, b"x")), V11).speaks_2php
+    assert not strict.check("GET", b"/", (HOST, (b"X-DTT-2PHP-Enabled", b"x")), V11).speaks_2php
+
+
+def test_other_2php_fields_may_come_twice_here() -> None:
+    """Which of them may not is said where they are read, with its own 400."""
+    twice = ((b"DTT-2PHP-Enabled", b"true"),) * 2
+    assert strict.check("GET", b"/", (HOST, *twice), V11).headers == (HOST, *twice)

@@ -12,8 +12,11 @@ from typing import Any
 from aiohttp import ClientSession
 
 from gateway.operator import ENDPOINTS, Access, Listener, Sources
+from gateway.store.client_rows import ReportedRows
 from gateway.store.delivery_lists import DeliveryLists
 from gateway.store.ledger import LedgerQueries
+from gateway.store.verdicts import Verdicts
+from tests.obligations.desk import Desk
 
 PATIENCE_S = 20  # only a failing test waits this long
 ROLES = ("audit", "compliance", "operations", "sync")
@@ -36,7 +39,8 @@ def secret_of(role: str) -> str:
 
 def configured(role: str, *, secret: str | None = None) -> ConfiguredToken:
     value = secret if secret is not None else secret_of(role)
-    return ConfiguredToken(f"{role}-desk", role, sha256(value.encode()).hexdigest())
+    service = "orders" if role == "sync" else None
+    return ConfiguredToken(f"{role}-desk", role, sha256(value.encode()).hexdigest(), service)
 
 
 async def until(holds: Callable[[], bool]) -> None:
@@ -83,6 +87,9 @@ class Console:
     access: Access
     session: ClientSession
     deliveries: DeliveryLists
+    obligations: Desk
+    reported: ReportedRows
+    verdicts: Verdicts
     port: int = 0
     ready: tuple[bool, list[str]] = (True, [])
     metrics: bytes = b"twophp_up 1\n"
@@ -100,10 +107,15 @@ class Console:
             return console.metrics, "text/plain; version=0.0.4; charset=utf-8"
 
         deliveries = DeliveryLists(url, buckets=1)
-        sources = Sources(ledger, readiness, metrics, NoFeed, deliveries)
+        obligations = Desk(url)
+        reported = ReportedRows(url, service="orders", buckets=1)
+        verdicts = Verdicts(url, service="orders", buckets=1)
+        sources = Sources(
+            ledger, readiness, metrics, NoFeed, deliveries, obligations, reported, verdicts, lambda method, path: "hold"
+        )
         access = Access([configured(role) for role in ROLES])
         listener = Listener(sources, access, ENDPOINTS)
-        console = cls(listener, access, ClientSession(), deliveries)
+        console = cls(listener, access, ClientSession(), deliveries, obligations, reported, verdicts)
         console.port = await listener.start("127.0.0.1", 0)
         return console
 
@@ -113,6 +125,9 @@ class Console:
             writer.close()
         await self.listener.stop()
         await self.deliveries.close()
+        await self.obligations.close()
+        await self.reported.close()
+        await self.verdicts.close()
 
     async def ask(
         self,

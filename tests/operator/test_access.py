@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from uuid import uuid4
 
 import pytest
@@ -14,28 +15,49 @@ from tests.operator.conftest import NOWHERE
 from tests.operator.console import ROLES, Console, configured, secret_of
 
 GUARDED = [(endpoint.path, endpoint.methods[0], endpoint.roles) for endpoint in ENDPOINTS if not endpoint.open]
+BODIES = {  # what a POST cannot do without
+    "/v1/obligations": b'{"flow": "publish", "key": "k", "trace_id": "t"}',
+    "/v1/ledger/entries": b'{"client_correlation_id": "c", "target": "t", "service_endpoint": "t:/",'
+    b' "phase": "WAITING_CONFIRM", "phase_1_timestamp": "2026-01-31T12:00:00Z"}',
+    "/v1/in-doubt/{server_correlation_id}/resolve": b'{"verdict": "failed", "reason": "x"}',
+}
 
 
 def asked(path: str) -> str:
     """A request that an endpoint can answer."""
-    path = path.replace("{server_correlation_id}", str(uuid4())).replace("{delivery_id}", str(uuid4()))
+    path = re.sub(r"\{\w+\}", str(uuid4()), path)
     return path + "?client_correlation_id=x" if path == "/v1/intents" else path
 
 
 def test_the_table_says_who_may_ask_what() -> None:
     """SEC-5: audit, compliance and operations read; sync reads nothing; only health and metrics are open."""
-    assert {endpoint.path: "open" if endpoint.open else set(endpoint.roles) for endpoint in ENDPOINTS} == {
+    readers = {"audit", "compliance", "operations"}
+    assert {
+        endpoint.path if "GET" in endpoint.methods else f"{endpoint.methods[0]} {endpoint.path}": (
+            "open" if endpoint.open else set(endpoint.roles)
+        )
+        for endpoint in ENDPOINTS
+    } == {
         "/healthz": "open",
         "/readyz": "open",
         "/metrics": "open",
         "/v1/intents/{server_correlation_id}": {"audit", "compliance", "operations"},
         "/v1/intents": {"audit", "compliance", "operations"},
         "/v1/ledger/entries": {"audit", "compliance", "operations"},
+        "POST /v1/ledger/entries": {"sync"},
         "/v1/in-doubt": {"audit", "compliance", "operations"},
+        "/v1/in-doubt/{server_correlation_id}": {"audit", "compliance", "operations"},
+        "POST /v1/in-doubt/{server_correlation_id}/resolve": {"operations"},
         "/v1/deliveries": {"audit", "compliance", "operations"},
-        "/v1/deliveries/{delivery_id}/retry": {"operations"},
+        "POST /v1/deliveries/{delivery_id}/retry": {"operations"},
         "/v1/callback-gaps": {"audit", "compliance", "operations"},
         "/v1/events": {"audit", "compliance", "operations"},
+        "/v1/obligations": readers,
+        "POST /v1/obligations": {"operations"},
+        "/v1/obligations/{obligation_id}": readers,
+        "POST /v1/obligations/{obligation_id}/commit": {"operations"},
+        "POST /v1/obligations/{obligation_id}/rollback": {"operations"},
+        "/v1/obligation-events": readers,
     }
 
 
@@ -43,9 +65,10 @@ def test_the_table_says_who_may_ask_what() -> None:
 async def test_each_role_gets_exactly_what_the_table_grants(console: Console, role: str) -> None:
     """SEC-5: role × endpoint."""
     for path, method, roles in GUARDED:
-        reply = await console.ask(asked(path), role=role, method=method)
+        body = BODIES.get(path) if method == "POST" else None
+        reply = await console.ask(asked(path), role=role, method=method, data=body)
         if role in roles:
-            assert reply.status == (404 if "{" in path else 200), path
+            assert reply.status == (404 if "{" in path else 201 if body else 200), path
         else:
             assert (reply.status, reply.problem) == (403, "role-not-allowed"), path
 

@@ -9,7 +9,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from gateway.protocol.entries import FIELDS
+from gateway.protocol.entries import FIELDS, SYNC_FIELDS
 from gateway.protocol.phases import Phase
 from gateway.store import ledger as ledger_module
 from gateway.store.ledger import LedgerQueries
@@ -42,13 +42,15 @@ async def walk(console: Console, **query: str) -> tuple[list[dict[str, Any]], st
         query["after"] = page["next"]
 
 
-async def test_an_entry_has_exactly_the_sixteen_fields(console: Console, book: Book) -> None:
-    """LED-1: in the draft's order; all of them equal to what the intent itself tells."""
+async def test_an_entry_has_exactly_the_sixteen_fields_and_what_sync_needs(console: Console, book: Book) -> None:
+    """LED-1: in the draft's order, equal to what the intent itself tells; then its identity and version (LED-2)."""
     new = await book.commit("order-1")
     (entry,) = (await console.ask("/v1/ledger/entries")).json["entries"]
-    assert tuple(entry) == FIELDS
+    assert tuple(entry) == FIELDS + SYNC_FIELDS
     intent = (await console.ask(f"/v1/intents/{new.server_correlation_id}")).json
-    assert entry == {field: intent[field] for field in FIELDS}
+    assert {field: entry[field] for field in FIELDS} == {field: intent[field] for field in FIELDS}
+    assert entry["entry_id"] == entry["server_correlation_id"]
+    assert (entry["in_doubt"], entry["callback"]) == (None, None)
 
 
 async def test_every_intent_comes_once_in_its_current_state_at_its_latest_change(console: Console, book: Book) -> None:

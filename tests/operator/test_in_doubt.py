@@ -22,9 +22,15 @@ async def test_intents_in_doubt_are_listed_oldest_first(console: Console, book: 
         "client_correlation_id": "first",
         "since": intent["in_doubt"]["since"],
         "reason": "no answer from upstream in time",
+        "next_at": intent["in_doubt"]["next_at"],
+        "held": None,
+        "asked": 0,
         "method": "POST",
         "path": "/orders",
+        "attempts": 1,
+        "policy": "hold",
     }
+    assert item["next_at"] is not None
 
 
 async def test_a_settled_intent_is_in_doubt_no_more(console: Console, book: Book) -> None:

@@ -21,7 +21,7 @@ async def test_a_committed_intent_is_told_whole(console: Console, book: Book) ->
     intent = (await console.ask(f"/v1/intents/{new.server_correlation_id}")).json
     service_ledger_id = await book.owner.fetchval("SELECT service_ledger_id FROM services")
     assert tuple(intent)[:16] == FIELDS
-    for moment in ("phase_1_timestamp", "phase_2_timestamp"):
+    for moment in ("phase_1_timestamp", "phase_2_timestamp", "settled_at"):
         assert ISO.fullmatch(intent.pop(moment))
     events, (attempt,) = intent.pop("events"), intent.pop("attempts")
     assert intent == {
@@ -42,6 +42,8 @@ async def test_a_committed_intent_is_told_whole(console: Console, book: Book) ->
         "caller": ALICE.hex(),
         "payload_sha256": "01" * 32,
         "in_doubt": None,
+        "settled_by": "upstream",
+        "verify_failed": False,
         "response": {"status": 201, "bytes": 5, "sha256": "02" * 32, "kept": True},
         "deliveries": [],
     }
@@ -88,7 +90,8 @@ async def test_an_intent_in_doubt_stays_processing_and_says_why(console: Console
     intent = (await console.ask(f"/v1/intents/{new.server_correlation_id}")).json
     assert (intent["phase"], intent["outcome"]) == ("PROCESSING", None)
     assert ISO.fullmatch(intent["in_doubt"].pop("since"))
-    assert intent["in_doubt"] == {"reason": "connection to upstream lost"}
+    assert ISO.fullmatch(intent["in_doubt"].pop("next_at"))
+    assert intent["in_doubt"] == {"reason": "connection to upstream lost", "held": None, "asked": 0}
     event = intent["events"][-1]
     assert (event["code"], event["phase"], event["detail"]) == (
         "IN_DOUBT",

@@ -34,6 +34,13 @@ FILL_DOUBTS = """
 INSERT INTO in_doubt (bucket, logical_key, since, reason)
 SELECT 0, decode(md5(n::text), 'hex'), now(), 'x' FROM generate_series(1, $1::integer / 100) AS n"""
 
+FILL_CALLS = """
+INSERT INTO client_entries (
+    bucket, logical_key, client_correlation_id, server_correlation_id, source, target, path, parent_reference_id,
+    phase_1_timestamp, keep_until)
+SELECT 0, decode(md5('c' || n), 'hex'), n::text, n::text, 'orders', 'stock', '/', n::text, now(), now()
+FROM generate_series(1, $1::integer) AS n"""
+
 KEY = md5(b"7").digest()
 STATEMENTS: dict[str, tuple[object, ...]] = {
     "key_by_server_id": (0, UUID(bytes=KEY)),
@@ -43,6 +50,9 @@ STATEMENTS: dict[str, tuple[object, ...]] = {
     "entry_rows": ([0], [KEY]),
     "in_doubt": (BEGINNING, b"", 10),
     "keys_by_client_id": ("7", BEGINNING, b"", 10),
+    "client_rows": ([0], [md5(b"c7").digest()]),
+    "client_keys_by_client_id": ("7", 10),
+    "client_keys_by_server_id": ("7", 10),
 }
 # How many rows a statement may look at: what it was asked for; a scan's 1000 events and a probe for each; the queue
 # of those in doubt, whole, to be sorted, and a probe for each.
@@ -71,7 +81,7 @@ async def test_a_statement_reads_no_more_than_it_needs(
         await reader.execute(f"PREPARE pinned AS {SQL[name]}")
         explain = f"EXPLAIN (ANALYZE, FORMAT JSON) EXECUTE pinned ({', '.join(map(literal, arguments, types))})"
         await reader.fetchval(explain)
-        for fill in (FILL, FILL_EVENTS, FILL_DOUBTS):
+        for fill in (FILL, FILL_EVENTS, FILL_DOUBTS, FILL_CALLS):
             await book.owner.execute(fill, ROWS)
         if analyzed:
             await book.owner.execute("ANALYZE")

@@ -58,4 +58,6 @@ def test_every_statement_that_changes_a_phase_says_where_it_came_from() -> None:
         if re.search(r"\bphase\s*=", update.split("WHERE")[0])
     ]
     assert len(updates) >= 4
-    assert all("came_from = i.phase" in update for update in updates)
+    # RPL-3: what is confirmed late has expired, whether or not a sweep has written it.
+    expired = "came_from = CASE i.phase WHEN 'WAITING_CONFIRM' THEN 'TTL_EXPIRED' ELSE i.phase END"
+    assert all("came_from = i.phase" in update or expired in update for update in updates)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -33,6 +35,13 @@ def test_a_replay_key_binds_everything_but_the_attempt() -> None:
     ]
     assert len(set(keys)) == len(keys)
     assert replay_key() == replay_key()
+
+
+def test_a_replay_key_is_a_digest_over_all_that_it_binds_each_with_its_length() -> None:
+    """REP-1: the protocol's version and the logical key too; another version's keys are other keys."""
+    parts = (b"replay", b"2php-00", b"k" * 16, b"POST", b"/o?x", b"p", b"c", b"r")
+    joined = b"".join(len(part).to_bytes(4, "big") + part for part in parts)
+    assert replay_key() == hashlib.sha256(joined).digest()
 
 
 def test_a_payload_is_its_bytes_and_how_they_are_to_be_read() -> None:

@@ -16,7 +16,9 @@ DEADLINE = datetime(2026, 6, 18, 12, 0, 0, tzinfo=UTC)
 SERVER_ID = UUID("0c9e1a1e-58ab-4c3e-9d0a-1d3a5e0f7abc")
 
 
-def intent(phase: Phase = Phase.WAITING_CONFIRM, *, late_s: float = -1.0, in_doubt: str | None = None) -> Intent:
+def intent(
+    phase: Phase = Phase.WAITING_CONFIRM, *, late_s: float = -1.0, in_doubt: str | None = None, policy: str = "REJECT"
+) -> Intent:
     return Intent(
         key=IntentKey(0, b"k" * 16),
         server_correlation_id=SERVER_ID,
@@ -27,7 +29,7 @@ def intent(phase: Phase = Phase.WAITING_CONFIRM, *, late_s: float = -1.0, in_dou
         path=b"/orders",
         query=b"",
         execution="sync",
-        replay_policy="REJECT",
+        replay_policy=policy,
         ttl_ms=30_000,
         grace_ms=5_000,
         stored_phase=phase,
@@ -95,6 +97,25 @@ def test_what_was_never_confirmed_in_time_is_refused(phase: Phase) -> None:
     problem = decision.problem
     assert (problem.status, problem.detail) == (408, "Request TTL exceeded. Re-submit as new request.")
     assert (b"DTT-2PHP-Phase-State", b"TTL_EXPIRED") in problem.headers
+
+
+@pytest.mark.parametrize("phase", [Phase.WAITING_CONFIRM, Phase.TTL_EXPIRED, Phase.ABANDONED])
+@pytest.mark.parametrize("late_s", [0.0, 4.9, 1e9])
+def test_under_reuse_a_late_confirmation_depends_on_its_proof(phase: Phase, late_s: float) -> None:
+    """RPL-3, TTL-3: inside delta and after it alike, so that no refusal tells where delta ends."""
+    assert isinstance(confirmed(intent(phase, late_s=late_s, policy="REUSE")), replay.Late)
+
+
+@pytest.mark.parametrize("phase", [Phase.PROCESSING, Phase.COMMITTED, Phase.FAILED])
+def test_under_reuse_what_was_confirmed_needs_no_proof(phase: Phase) -> None:
+    """SEC-3, RPL-1: a replay of an executed confirmation gets its stored answer."""
+    assert not isinstance(confirmed(intent(phase, late_s=1e9, policy="REUSE")), replay.Late | replay.Refuse)
+
+
+def test_under_reuse_a_retry_of_phase_1_after_expiry_is_told_so_too() -> None:
+    """P1-5, TTL-3: nothing tells that there is still a way."""
+    late = [replay.on_register(intent(late_s=0, policy=policy), b"same") for policy in ("REJECT", "REUSE")]
+    assert all(isinstance(decision, replay.Refuse) and decision.problem.status == 408 for decision in late)
 
 
 def test_what_still_waits_may_be_tried_again() -> None:

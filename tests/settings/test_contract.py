@@ -239,7 +239,7 @@ def test_callers_are_told_apart_by_the_method_that_is_named(read: Read, text: st
     assert read(f"identity: {text}").identity == identity
 
 
-def test_the_identities_to_come_are_accepted_already(read: Read, key_in_env: str, tls_files: Path) -> None:
+def test_the_identities_with_keys_of_their_own(read: Read, key_in_env: str, tls_files: Path) -> None:
     """SEC-2."""
     jwt = read("identity: {method: jwt, jwks: {url: https://id/jwks}, issuer: i, audience: a, claims: [sub]}").identity
     assert isinstance(jwt, JwtIdentity)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.settings import changes_needing_restart, defaults_for, load, parse
+from gateway.settings import SettingsError, changes_needing_restart, defaults_for, load, parse
 from gateway.settings.keys import all_keys
 
 CONFIG = Path(__file__).parents[2] / "config"
@@ -27,7 +27,8 @@ def surroundings(tls_files: Path, key_in_env: str, monkeypatch: pytest.MonkeyPat
     keys = tls_files / "keys"
     keys.mkdir()
     (keys / "k2").write_text("A" * 43 + "=\n")
-    (keys / "mobile.pem").write_text("-----BEGIN PUBLIC KEY-----\nx\n-----END PUBLIC KEY-----\n")
+    public = "MCowBQYDK2VwAyEAk8Blg1NlZ7LJwkXVwg1lR6rifinv32XQn08EwWA8/nU="
+    (keys / "mobile.pem").write_text(f"-----BEGIN PUBLIC KEY-----\n{public}\n-----END PUBLIC KEY-----\n")
     (keys / "jwks.json").write_text("{}")
 
 
@@ -99,3 +100,25 @@ def test_the_sidecar_example_is_valid_and_has_a_ttl_for_each_route() -> None:
         "/carts/**": 30_000,
         "/internal/**": 30_000,
     }
+
+
+@pytest.mark.usefixtures("surroundings")
+def test_the_chain_example_is_valid_and_calls_through_ports_of_its_own() -> None:
+    """LED-2, COR-4."""
+    settings = load(CONFIG / "chain.yaml")
+    assert settings.warnings == ()
+    assert settings.ledger is not None
+    assert [(egress.target, egress.listen.port) for egress in settings.egress] == [
+        ("inventory", 9001),
+        ("billing", 9002),
+    ]
+    assert settings.tokens[0].writes_for == settings.service.name
+
+
+def test_an_egress_port_that_nobody_could_know_is_refused() -> None:
+    """COR-4: the application has to be told it."""
+    with pytest.raises(SettingsError, match="port"):
+        parse(
+            "upstream: {url: http://127.0.0.1:1}\negress: [{listen: '127.0.0.1:0', target: a, url: 'http://a'}]",
+            "a.yaml",
+        )

@@ -8,8 +8,10 @@ import asyncpg
 import pytest
 
 from gateway.store.intents import IntentStore
+from gateway.store.recovery import RecoveryStore
+from gateway.store.verdicts import Verdicts
 from tests.faults import FaultProxy, fault_proxy
-from tests.store.rows import Superuser, opened
+from tests.store.rows import SERVICE, Superuser, opened
 
 
 @pytest.fixture
@@ -46,3 +48,27 @@ async def cut_store(proxy: FaultProxy) -> AsyncIterator[IntentStore]:
     """A store whose way to its database can be cut."""
     async with opened(proxy.url) as made:
         yield made
+
+
+@pytest.fixture
+async def doubts(fresh_database: str) -> AsyncIterator[RecoveryStore]:
+    """One worker's hand in what is in doubt."""
+    made = RecoveryStore(fresh_database, service=SERVICE, buckets=1)
+    yield made
+    await made.line.close()
+
+
+@pytest.fixture
+async def others(fresh_database: str) -> AsyncIterator[RecoveryStore]:
+    """Another replica's."""
+    made = RecoveryStore(fresh_database, service=SERVICE, buckets=1)
+    yield made
+    await made.line.close()
+
+
+@pytest.fixture
+async def verdicts(fresh_database: str) -> AsyncIterator[Verdicts]:
+    """An operator's."""
+    made = Verdicts(fresh_database, service=SERVICE, buckets=1)
+    yield made
+    await made.close()

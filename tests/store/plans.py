@@ -8,18 +8,43 @@ from typing import Any
 import asyncpg
 import orjson
 
-from gateway.store import intents, sweeps
+from gateway.store import client_rows, direct, intents, queue, recovery, replay, sweeps, sync
 
-STATEMENTS = {**intents.SQL, **sweeps.SQL}
-OWNERS = {"retain", "retire_holders"}
+BATCHES = {**intents.BATCHES, **direct.BATCHES}
+REQUEST_PATH = {
+    **{name: batch.many for name, batch in BATCHES.items()},
+    **{f"{name} for one": batch.one for name, batch in BATCHES.items()},
+    **{name: intents.SQL[name] for name in ("pending", "streamed", "note")},
+    "payload_passed_on": direct.SQL["payload_passed_on"],
+}
+STATEMENTS = {
+    **REQUEST_PATH,
+    **{name: sql for name, sql in sweeps.SQL.items() if name != "count_in_doubt"},  # that one walks, a bounded way
+    **recovery.SQL,
+    **replay.SQL,
+    "take_one": queue.SQL["take_one"],
+    **{f"{name} calls": client_rows.SQL[name] for name in ("open", "read", "move", "retain")},
+    **{name: sync.SQL[name] for name in ("stamp_intents", "stamp_calls")},
+}
+OWNERS = {"retain", "retire_holders", "retain calls"}
 
 # What an index must be asked for: something that few rows share. The bucket alone selects nothing.
-KEYS = ("logical_key", "server_correlation_id", "pending_of", "holder", "ponr_deadline", "keep_until")
-# One row per worker process, a handful that is read as a whole.
-SMALL = {"holders"}
+KEYS = (
+    "logical_key",
+    "server_correlation_id",
+    "pending_of",
+    "holder",
+    "ponr_deadline",
+    "keep_until",
+    "obligation",
+    "next_at",
+    "nonce",
+)
+# One row per worker process, one per reader of the events: a handful that is read as a whole.
+SMALL = {"holders", "cursors"}
 # Empty whenever nothing is under way.
-PASSING = ("payloads", "in_doubt", "queue", "deliveries")
-LASTING = ("intents", "attempts", "responses", "events", "holders")
+PASSING = ("payloads", "in_doubt", "verifications", "queue", "deliveries")
+LASTING = ("intents", "attempts", "responses", "evidence", "events", "nonces", "client_entries", "holders")
 
 FILL = {
     "intents": """
@@ -52,7 +77,22 @@ FILL = {
     INSERT INTO responses
     SELECT 0, logical_key, 200, 1, 'h', true, 1, 'sealed' FROM intents WHERE phase = 'COMMITTED'""",
     "in_doubt": "INSERT INTO in_doubt SELECT 0, logical_key, now(), 'why' FROM intents WHERE phase = 'PROCESSING'",
+    "verifications": """
+    INSERT INTO verifications (bucket, logical_key, sealed_with, sealed)
+    SELECT 0, logical_key, 1, '' FROM intents WHERE phase = 'COMMITTED'""",
+    "evidence": """
+    INSERT INTO evidence (bucket, logical_key, fence, attempt_id, phase)
+    SELECT 0, logical_key, fence, attempt_id, 'FAILED' FROM intents WHERE fence > 0""",
     "events": "INSERT INTO events (bucket, logical_key, code) SELECT 0, logical_key, 'PONR' FROM intents",
+    "client_entries": """
+    INSERT INTO client_entries (
+        bucket, logical_key, client_correlation_id, source, target, method, path, parent_reference_id, phase_1_timestamp,
+        keep_until, phase, settled_at)
+    SELECT 0, sha256(logical_key), client_correlation_id, source, 'stock', method, path, parent_reference_id,
+        phase_1_timestamp, keep_until, 'COMMITTED', now()
+    FROM intents""",
+    "nonces": """
+    INSERT INTO nonces SELECT 0, sha256(logical_key), logical_key, attempt_id, now() FROM intents WHERE fence > 0""",
     "deliveries": """
     INSERT INTO deliveries (bucket, logical_key, id, kind, event, state, settled_at, sealed_with, sealed)
     SELECT 0, logical_key, gen_random_uuid(), 'callback', 'PROCESSING', 'delivered', now(), 1, '' FROM intents""",

@@ -10,7 +10,7 @@ from uuid import uuid4
 import pytest
 
 from gateway.protocol.phases import Phase
-from gateway.protocol.records import NewIntent, Registered
+from gateway.protocol.records import NewIntent, Registered, Sealed
 from gateway.store import sweeps as sweeping
 from gateway.store.intents import IntentStore
 from gateway.store.lines import Line
@@ -125,6 +125,24 @@ async def test_confirmed_intents_never_expire(store: IntentStore, superuser: Sup
     assert await superuser.count("payloads") == 2
 
 
+async def test_payloads_past_the_ponr_are_looked_at_by_one_sweep_only(
+    store: IntentStore, superuser: Superuser, sweepers: Sweepers
+) -> None:
+    """TTL-2, P1-8: what runs or is held in doubt keeps its payload and leaves the way of expiry; others do not."""
+    held, running = await claimed_intent(store, "held"), await claimed_intent(store, "running")
+    await store.doubt(doubt_of(held))
+    [waiting] = await registered(store, 1)
+    for key in (held.key, running.key, waiting.key):
+        await superuser.age(key, AN_HOUR_MS)
+    assert await sweepers.one.set_aside() == 2
+    assert await sweepers.two.set_aside() == 0
+    aside = "SELECT count(*) FROM payloads WHERE ponr_deadline = 'infinity' AND pending_of = 0 AND logical_key = $1"
+    assert [await superuser.value(aside, key.logical) for key in (held.key, running.key, waiting.key)] == [1, 1, 0]
+    assert await sweepers.one.expire() == 1
+    assert await store.settle(settlement_of(running)) is True
+    assert await superuser.count("payloads", running.key) == 0
+
+
 async def test_two_sweepers_at_once_share_the_rows(
     store: IntentStore, superuser: Superuser, sweepers: Sweepers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -183,14 +201,18 @@ async def test_retention_forgets_everything_of_an_intent_past_its_horizon_and_no
 ) -> None:
     """RPL-4: settled, and the horizon has passed since then."""
     claimed = await claimed_intent(store, "c-1")
-    await store.settle(settlement_of(claimed))
+    await store.settle(settlement_of(claimed, verify=Sealed(b"sealed question", 1)))
+    await superuser.connection.execute(
+        "INSERT INTO evidence (bucket, logical_key, fence, attempt_id, phase)"
+        " SELECT bucket, logical_key, fence, attempt_id, 'FAILED' FROM intents"
+    )
     await superuser.age(claimed.key, AN_HOUR_MS - A_MINUTE_MS)
     assert await sweepers.retention.retain() == 0
     await superuser.age(claimed.key, AN_HOUR_MS)  # past settled_at + horizon, but not yet past ttl + horizon
     assert await sweepers.retention.retain() == 0
     await superuser.age(claimed.key, A_MINUTE_MS)
     assert await sweepers.retention.retain() == 1
-    for table in ("intents", "payloads", "attempts", "responses", "in_doubt", "events"):
+    for table in ("intents", "payloads", "attempts", "responses", "in_doubt", "events", "evidence", "verifications"):
         assert await superuser.count(table) == 0, table
     assert isinstance(await store.register(new_intent("c-1")), Registered)
 

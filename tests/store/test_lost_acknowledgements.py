@@ -12,12 +12,12 @@ from gateway.protocol.faults import StoreAway, StoreLost
 from gateway.protocol.phases import Phase
 from gateway.protocol.records import Registered
 from gateway.store import intents, lines
-from gateway.store.intents import SQL, IntentStore
-from tests.faults import FaultProxy, Moment, exactly
+from gateway.store.intents import IntentStore
+from tests.faults import FaultProxy, Moment, batched
 from tests.store.rows import Superuser, claim_of, claimed_intent, doubt_of, new_intent, settlement_of
 
 REGISTER, CLAIM, SETTLE, DOUBT, READ = (
-    exactly(SQL[name]) for name in ("register", "claim", "settle", "doubt", "read_by_key")
+    batched(name) for name in ("register", "claim", "settle", "doubt", "read_by_key")
 )
 MOMENTS: tuple[Moment, ...] = ("before", "during", "after")
 

@@ -47,15 +47,15 @@ async def test_a_migration_is_applied_whole_or_not_at_all(empty_database: str, m
     """Decision 11: one that fails leaves the schema before it, and is applied by the next start."""
     whole = migrations.available()
     broken = [*whole, (9999, "9999_broken.sql", "CREATE TABLE half (x int); SELECT 1 / 0")]
-    monkeypatch.setattr(migrations, "available", lambda: broken)
+    monkeypatch.setattr(migrations, "available", lambda package: broken)
     with pytest.raises(asyncpg.DivisionByZeroError):
         await migrate(empty_database)
     unnoted = [*whole, (9999, None, "CREATE TABLE half (x int)")]  # done, but the note of it fails
-    monkeypatch.setattr(migrations, "available", lambda: unnoted)
+    monkeypatch.setattr(migrations, "available", lambda package: unnoted)
     with pytest.raises(asyncpg.NotNullViolationError):
         await migrate(empty_database)
     mended = [*whole, (9999, "9999_broken.sql", "CREATE TABLE half (x int)")]
-    monkeypatch.setattr(migrations, "available", lambda: mended)
+    monkeypatch.setattr(migrations, "available", lambda package: mended)
     assert await migrate(empty_database) == ["9999_broken.sql"]
 
 
@@ -65,7 +65,7 @@ async def test_the_previous_release_runs_on_a_newer_schema(
     """Decision 11: expand, then contract; a version that this release does not know is no error."""
     newer = [*migrations.available(), (9999, "9999_newer.sql", "ALTER TABLE intents ADD COLUMN newer text")]
     with monkeypatch.context() as patch:
-        patch.setattr(migrations, "available", lambda: newer)
+        patch.setattr(migrations, "available", lambda package: newer)
         await migrate(empty_database)
     assert await migrate(empty_database) == []
 

@@ -209,3 +209,45 @@ async def test_a_rotation_lost_at_any_statement_may_be_made_again(
         await superuser.connection.execute("UPDATE secrets SET sealed = $1, sealed_with = $2", *secret)
         await superuser.connection.execute("DELETE FROM sealing_keys WHERE id = 'new'")
     assert place > 12  # the last one found no statement left to cut
+
+
+@pytest.mark.parametrize(
+    ("table", "key", "instead"),
+    [
+        ("intents", "logical_key", None),
+        ("intents", "logical_key", "CREATE UNIQUE INDEX ON intents (logical_key, attempt_id, bucket)"),
+        ("intents", "logical_key", "CREATE UNIQUE INDEX ON intents (logical_key, bucket) WHERE phase = 'PROCESSING'"),
+        ("intents", "logical_key", "CREATE INDEX ON intents (logical_key, bucket)"),
+        ("nonces", "nonce", "CREATE UNIQUE INDEX ON nonces (nonce, logical_key, bucket)"),
+    ],
+)
+async def test_rp_10_a_surface_that_does_not_keep_keys_single_use_is_refused(
+    fresh_database: str, superuser: Superuser, table: str, key: str, instead: str | None
+) -> None:
+    """RP-10, REP-1: what is unique only together with an attempt is an attempt ledger, and no single-use store."""
+    constraint = {"intents": "intents_pkey", "nonces": "nonces_single_use"}[table]
+    await superuser.connection.execute(f"ALTER TABLE {table} DROP CONSTRAINT {constraint}")
+    if instead is not None:
+        await superuser.connection.execute(instead)
+    with pytest.raises(StoreRefused, match=f"REPLAY_SURFACE_NOT_FIT: {table} .* {key}"):
+        await open_with(fresh_database, OLD)
+
+
+@pytest.mark.parametrize("grant", ["DELETE ON intents", "UPDATE (logical_key) ON intents", "DELETE ON nonces"])
+async def test_rp_10_a_surface_whose_keys_can_be_freed_is_refused(
+    fresh_database: str, superuser: Superuser, grant: str
+) -> None:
+    """RP-10, REP-6: append-only for the request path, or not at all."""
+    await superuser.connection.execute(f"GRANT {grant} TO twophp_request")
+    with pytest.raises(StoreRefused, match="REPLAY_SURFACE_NOT_FIT"):
+        await open_with(fresh_database, OLD)
+
+
+async def test_rp_10_attempts_can_never_stand_in_for_consumed_keys(fresh_database: str, superuser: Superuser) -> None:
+    """RP-10: their own key has the attempt's number in it, so the check that intents pass, attempts fail."""
+    fit = [
+        await superuser.value(opening._UNIQUE, table, [key, "bucket"])
+        for table, key in {"attempts": "logical_key", **opening.SINGLE_USE}.items()
+    ]
+    assert fit == [False, True, True]
+    await open_with(fresh_database, OLD)

@@ -100,8 +100,8 @@ class FakeUpstream:
         self._tls = tls
         self._tasks: set[asyncio.Task[Any]] = set()
 
-    async def start(self) -> None:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, ssl=self._tls, limit=1 << 24)
+    async def start(self, port: int = 0) -> None:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", port, ssl=self._tls, limit=1 << 24)
         self.port: int = self._server.sockets[0].getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
 

@@ -1,10 +1,14 @@
 -- name: claim
--- ACM-3: takes what is due in one bucket, for one lease: a claim moves `next_at` past it, so what a dead claimer held comes
--- back by itself. Skips hosts that take nothing now ($2), takes of the others no more than they have room for ($3, $4; else
--- $5), and no more than $6 in all. The 512 longest due are looked at, written here and not passed in: the planner must know
--- that they are few; a host that got its fill is among $2 the next time, so a long queue of one host hides no other for long.
+-- ACM-3: takes what is due of one service ($8) in one bucket, for one lease: a claim moves `next_at` past it, so what a dead
+-- claimer held comes back by itself, which is a leak of ours and leaves OBL-004 (OBL-3). Skips hosts that take nothing now
+-- ($2), takes of the others no more than they have room for ($3, $4; else $5), and no more than $6 in all. The 512 longest due
+-- are looked at, written here and not passed in: the planner must know that they are few; a host that got its fill is among $2
+-- the next time, so a long queue of one host hides no other for long.
 WITH candidates AS MATERIALIZED (
     SELECT d.logical_key, d.id, d.host, d.next_at FROM deliveries d
+    CROSS JOIN LATERAL (
+        SELECT FROM intents i WHERE i.bucket = $1 AND i.logical_key = d.logical_key AND i.source = $8 LIMIT 1
+    ) AS ours
     WHERE d.bucket = $1 AND d.next_at <= now() AND d.host <> ALL ($2::bigint[])
     ORDER BY d.next_at
     LIMIT 512
@@ -18,11 +22,15 @@ WITH candidates AS MATERIALIZED (
     ORDER BY p.next_at
     LIMIT $6
 ), locked AS (
-    SELECT d.logical_key, d.id FROM chosen c
+    SELECT d.logical_key, d.id, d.kind, d.leased_until = d.next_at AS leaked FROM chosen c
     JOIN deliveries d ON d.bucket = $1 AND d.logical_key = c.logical_key AND d.id = c.id AND d.next_at <= now()
     FOR UPDATE OF d SKIP LOCKED
+), audited AS (
+    INSERT INTO events (bucket, logical_key, code, detail)
+    SELECT $1, logical_key, 'OBL-004', jsonb_build_object('flow', kind, 'delivery', id) FROM locked WHERE leaked
 ), claimed AS (
-    UPDATE deliveries d SET next_at = now() + $7::bigint * interval '1 millisecond'
+    UPDATE deliveries d
+    SET next_at = now() + $7::bigint * interval '1 millisecond', leased_until = now() + $7::bigint * interval '1 millisecond'
     FROM locked l
     WHERE d.bucket = $1 AND d.logical_key = l.logical_key AND d.id = l.id
     RETURNING d.logical_key, d.id, d.kind, d.event, d.attempts, d.created_at, d.host, d.sealed, d.sealed_with

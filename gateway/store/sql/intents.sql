@@ -1,7 +1,7 @@
 -- name: register
 -- P1-3: intent (the ledger row), payload and audit event in one transaction, for a batch of one bucket. Returns the rows that
 -- were inserted; a key that is missing from the result was either consumed before (P1-5) or past its limit (P1-8).
--- $22, $23 and $24 are the distinct (caller, route) groups of the batch, their limits and their rows in it; `grp` is a row's.
+-- $2, $3 and $4 are the distinct (caller, route) groups of the batch, their limits and their rows in it; `grp` is a row's.
 WITH room AS MATERIALIZED (
     SELECT ARRAY(
         SELECT CASE
@@ -16,7 +16,7 @@ WITH room AS MATERIALIZED (
                     WHERE p.bucket = $1 AND p.pending_of = g.pending_of AND p.ponr_deadline > now()
                     LIMIT g.max_pending) AS exact)
             END
-        FROM unnest($22::bigint[], $23::integer[], $24::integer[]) WITH ORDINALITY AS g (pending_of, max_pending, rows, ord)
+        FROM unnest($2::bigint[], $3::integer[], $4::integer[]) WITH ORDINALITY AS g (pending_of, max_pending, rows, ord)
         ORDER BY g.ord
     ) AS free
 ), placed AS MATERIALIZED (
@@ -24,16 +24,16 @@ WITH room AS MATERIALIZED (
     SELECT ARRAY(
         SELECT n.logical_key FROM (
             SELECT t.logical_key, t.grp, row_number() OVER (PARTITION BY t.grp ORDER BY t.logical_key) AS place
-            FROM unnest($2::bytea[], $21::integer[]) AS t (logical_key, grp)
-            WHERE (SELECT free FROM room)[t.grp] < ($24::integer[])[t.grp]
+            FROM unnest($6::bytea[], $25::integer[]) AS t (logical_key, grp)
+            WHERE (SELECT free FROM room)[t.grp] < ($4::integer[])[t.grp]
                 AND NOT EXISTS (SELECT FROM intents i WHERE i.bucket = $1 AND i.logical_key = t.logical_key)) AS n
         WHERE n.place <= (SELECT free FROM room)[n.grp]
     ) AS keys
 ), input AS (
     SELECT * FROM unnest(
-        $2::bytea[], $3::uuid[], $4::text[], $5::bytea[], $6::bytea[], $7::text[], $8::bytea[], $9::bytea[], $10::text[],
-        $11::text[], $12::text[], $13::text[], $14::bytea[], $15::bigint[], $16::bigint[], $17::bigint[], $18::bigint[],
-        $19::bytea[], $20::smallint[], $21::integer[]
+        $6::bytea[], $7::uuid[], $8::text[], $9::bytea[], $10::bytea[], $11::text[], $12::bytea[], $13::bytea[], $14::text[],
+        $15::text[], $16::text[], $17::text[], $18::bytea[], $19::bigint[], $20::bigint[], $21::bigint[], $22::bigint[],
+        $23::bytea[], $24::smallint[], $25::integer[]
     ) AS t (
         logical_key, server_correlation_id, client_correlation_id, replay_key, caller, method, path, query, route,
         execution, replay_policy, transaction_reference, payload_sha256, payload_bytes, ttl_ms, grace_ms, horizon_ms,
@@ -44,12 +44,12 @@ WITH room AS MATERIALIZED (
         route, execution, replay_policy, parent_reference_id, transaction_reference, payload_sha256, payload_bytes,
         ttl_ms, grace_ms, horizon_ms, phase_1_timestamp, ponr_deadline, keep_until)
     SELECT
-        $1, t.logical_key, t.server_correlation_id, t.client_correlation_id, t.replay_key, t.caller, $25, t.method, t.path, t.query,
+        $1, t.logical_key, t.server_correlation_id, t.client_correlation_id, t.replay_key, t.caller, $5, t.method, t.path, t.query,
         t.route, t.execution, t.replay_policy, t.client_correlation_id, t.transaction_reference, t.payload_sha256, t.payload_bytes,
         t.ttl_ms, t.grace_ms, t.horizon_ms, now(), now() + t.ttl_ms * interval '1 millisecond',
         now() + (t.ttl_ms + t.horizon_ms) * interval '1 millisecond'
     FROM input t
-    WHERE (SELECT free FROM room)[t.grp] >= ($24::integer[])[t.grp]
+    WHERE (SELECT free FROM room)[t.grp] >= ($4::integer[])[t.grp]
         OR t.logical_key = ANY ((SELECT keys FROM placed)::bytea[])
     ON CONFLICT (logical_key, bucket) DO NOTHING
     RETURNING logical_key, phase_1_timestamp, ponr_deadline
@@ -57,7 +57,7 @@ WITH room AS MATERIALIZED (
     SELECT array_agg(logical_key) AS keys FROM registered
 ), paid AS (
     INSERT INTO payloads (bucket, logical_key, pending_of, ponr_deadline, sealed_with, sealed)
-    SELECT $1, t.logical_key, ($22::bigint[])[t.grp], now() + t.ttl_ms * interval '1 millisecond', t.sealed_with, t.sealed
+    SELECT $1, t.logical_key, ($2::bigint[])[t.grp], now() + t.ttl_ms * interval '1 millisecond', t.sealed_with, t.sealed
     FROM input t
     WHERE t.logical_key = ANY ((SELECT keys FROM won)::bytea[])
 ), audited AS (
@@ -104,8 +104,8 @@ LEFT JOIN attempts a ON a.bucket = $1 AND a.logical_key = t.logical_key AND a.at
 WHERE a.attempt_id IS NOT NULL OR i.execution = 'async';
 
 -- name: settle
--- P2-4: the outcome, the answer, the end of the attempt and the audit event, guarded by the fence (REC-1). The payload is
--- erased: it will never be sent again. Returns the keys it settled.
+-- P2-4: the outcome, the answer, the end of the attempt and the audit event, guarded by the fence (REC-1). Returns the keys it
+-- settled.
 WITH settled AS (
     UPDATE intents i
     SET came_from = i.phase, phase = t.phase::phase, settled_at = now(), settled_by = 'upstream',
@@ -127,13 +127,27 @@ WITH settled AS (
 ), answered AS (
     INSERT INTO responses (bucket, logical_key, status, body_bytes, body_sha256, kept, sealed_with, sealed)
     SELECT $1, logical_key, status, body_bytes, body_sha256, kept, sealed_with, sealed FROM settled WHERE sealed IS NOT NULL
-), erased AS (
-    DELETE FROM payloads p USING settled s WHERE p.bucket = $1 AND p.logical_key = s.logical_key
 ), audited AS (
     INSERT INTO events (bucket, logical_key, code, phase)
     SELECT $1, logical_key, CASE phase WHEN 'COMMITTED' THEN 'OBL-002' ELSE 'OBL-003' END, phase FROM settled
 )
 SELECT logical_key FROM settled;
+
+-- name: settle_erased
+-- A step of `settle` where a payload was kept: it will never be sent again (TTL-2).
+erased AS (
+    DELETE FROM payloads p USING settled s WHERE p.bucket = $1 AND p.logical_key = s.logical_key
+);
+
+-- name: settle_to_verify
+-- A step of `settle` where a GET must confirm the outcome (REC-5).
+to_verify AS (
+    INSERT INTO verifications (bucket, logical_key, sealed_with, sealed)
+    SELECT $1, s.logical_key, v.sealed_with, v.sealed
+    FROM settled s
+    JOIN unnest($2::bytea[], {}::smallint[], {}::bytea[]) AS v (logical_key, sealed_with, sealed)
+        ON v.logical_key = s.logical_key
+);
 
 -- name: doubt
 -- REC-2: the attempt ended without an answer and may have taken effect. The intent stays PROCESSING; its payload stays too.
