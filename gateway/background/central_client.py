@@ -93,9 +93,7 @@ class Central:
         """LED-2: a batch, all or nothing. Pushed again it is stored once."""
         lines = b"".join([orjson.dumps(entry, option=orjson.OPT_APPEND_NEWLINE) for entry in entries])
         headers = {"Content-Type": "application/x-ndjson", "Content-Encoding": "zstd"}
-        return await self._post(
-            f"/v1/sync?service_ledger_id={service_ledger_id}", self._pack.compress(lines), headers
-        )
+        return await self._post(f"/v1/sync?service_ledger_id={service_ledger_id}", self._pack.compress(lines), headers)
 
     async def _post(self, path: str, body: bytes, headers: Mapping[str, str]) -> Reply:
         try:

@@ -24,6 +24,8 @@ from gateway.store.lines import Line
 log = logging.getLogger(__name__)
 
 SQL = queries.load("ingest.sql", "gateway.central")
+BATCHES = 4  # in memory at once, from the plain text on; more of them wait for their turn
+MINUTES_MAX = 10_000  # counted in one statement, whatever is asked for
 LINES = 2  # one batch is decoded while another is stored
 TRIES = 3  # of a batch that met another one's rows in another order
 AT_ONCE = 250  # lines decoded before readers get their turn: about 5 ms
@@ -46,6 +48,8 @@ class Ingest:
         self._live = live
         self._count = count
         self._months: set[date] = set()
+        self._minutes = MINUTES_MAX
+        self.turns = asyncio.Semaphore(BATCHES)
 
     async def close(self) -> None:
         """Let go of the store."""
@@ -101,7 +105,10 @@ class Ingest:
         return (await line.fetch(SQL["store"], *args))[0]
 
     async def require_unmoved(self, service_ledger_id: UUID, rows: Sequence[Row]) -> None:
-        """COR-4: the 409 if one of the rows is known with another Phase 1 time."""
+        """COR-4: the 409 if one of the rows is known, here or in the same batch, with another Phase 1 time."""
+        times: dict[bytes, datetime] = {}
+        if any(times.setdefault(row.entry_key, row.phase_1_timestamp) != row.phase_1_timestamp for row in rows):
+            raise refusals.entry_moved()
         columns = [(row.actor, row.entry_id, row.phase_1_timestamp, row.client_correlation_id) for row in rows]
         line = await self._lines.get()
         try:
@@ -118,8 +125,14 @@ class Ingest:
 
     async def count_tallies(self, minutes: int) -> int:
         """Bring the tallies up to date, some minutes at a time; returns how many were counted."""
-        counted: int = (await self._owner.fetch(SQL["count_minutes"], minutes))[0]["minutes"]
-        await self._owner.fetch(SQL["count_hours"], minutes)
+        minutes = min(minutes, self._minutes)
+        try:
+            counted: int = (await self._owner.fetch(SQL["count_minutes"], minutes))[0]["minutes"]
+            await self._owner.fetch(SQL["count_hours"], minutes)
+        except StoreAway:
+            self._minutes = max(1, minutes // 2)  # perhaps too much for one statement: the next one does less
+            raise
+        self._minutes = 2 * minutes
         return counted
 
     async def tidy(self) -> None:

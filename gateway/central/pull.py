@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import ssl
 from collections.abc import AsyncIterator, Sequence
+from ipaddress import ip_address
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 from uuid import UUID
 
 import aiohttp
@@ -30,6 +32,7 @@ from gateway.protocol.problems import Problem
 PAGE_ROWS = 1000
 PAGE_BYTES_MAX = 16 << 20  # a thousand entries have about 1 MB
 INTENT_BYTES_MAX = 4 << 20
+_CURSOR = re.compile(r"[A-Za-z0-9_-]{0,128}").fullmatch
 PULL_S = 20.0  # for one request of an operator; below the listener's own 25 s for an answer
 
 
@@ -52,12 +55,14 @@ class Puller:
         *,
         timeout_s: float,
         tls: ssl.SSLContext | None = None,
+        allow_http: bool = False,
     ) -> None:
         self._queries = queries
         self._services = services
         self._ingest = ingest
         self._timeout_s = timeout_s
         self._tls = tls
+        self._allow_http = allow_http
         self._session: aiohttp.ClientSession | None = None
         self._pulling: dict[UUID, asyncio.Lock] = {}
 
@@ -72,10 +77,10 @@ class Puller:
         `segment` is the service's ID as it stands in a path.
         """
         service_ledger_id = parameters.path_id(segment, refusals.service_id_malformed())
-        _require_pullable(await self._services.one(service_ledger_id))
+        self._require_pullable(await self._services.one(service_ledger_id))
         async with self._pulling.setdefault(service_ledger_id, asyncio.Lock()):
             service = await self._services.one(service_ledger_id)  # as the pull before this one left it
-            _require_pullable(service)
+            self._require_pullable(service)
             counts = {"received": 0, "stored": 0, "foreign": 0, "pages": 0, "complete": False}
             try:
                 async with asyncio.timeout(PULL_S):
@@ -91,14 +96,17 @@ class Puller:
 
     async def _follow(self, service: Service, counts: Document) -> None:
         """Page after page until nothing is new; each one is stored before the next is asked for."""
-        cursor = service.pull_cursor
+        cursor, started_over = service.pull_cursor, False
         while True:
             try:
                 page = await self._page(service, cursor)
             except Refused as refused:
-                if refused.status != 400 or cursor is None:
+                if refused.status != 400 or cursor is None or started_over:
                     raise
-                cursor = None  # a store made anew does not know it: from the beginning, which stores nothing twice
+                cursor, started_over = (
+                    None,
+                    True,
+                )  # a store made anew does not know it: from the beginning, which stores nothing twice
                 continue
             rows, foreign = _own_rows(page["entries"], service)
             counts["received"] += len(rows)
@@ -119,6 +127,7 @@ class Puller:
             or not isinstance(page.get("entries"), list)
             or len(page["entries"]) > PAGE_ROWS
             or not isinstance(page.get("next"), str)
+            or not _CURSOR(page["next"])
         ):
             raise Refused("answered with something else than entries")
         return page
@@ -146,7 +155,7 @@ class Puller:
             return None, why
         try:
             service = await self._services.one(UUID(ledger_id))
-            _require_pullable(service)
+            self._require_pullable(service)
             async with asyncio.timeout(self._timeout_s):
                 found = await self._get(service, f"/v1/intents/{quote(server_id, safe='')}", INTENT_BYTES_MAX)
         except TimeoutError:
@@ -159,9 +168,18 @@ class Puller:
             return None, "its gateway could not be reached"
         except Problem as problem:
             return None, problem.title
-        if not isinstance(found, dict) or found.get("server_correlation_id") != server_id:
+        if not _is_intent(found, server_id):
             return None, "its gateway answered with something else"
         return found, None
+
+    def _require_pullable(self, service: Service) -> None:
+        if service.revoked:
+            raise refusals.service_revoked()
+        if service.operator_url is None or service.pull_token is None:
+            raise refusals.cannot_pull()
+        url = urlsplit(service.operator_url)
+        if url.scheme == "http" and not self._allow_http and not _is_loopback(url.hostname or ""):
+            raise refusals.cannot_pull_plainly()
 
     async def _get(self, service: Service, path: str, max_bytes: int) -> Any:
         async with self._asking(service, path) as response:
@@ -191,8 +209,32 @@ class Puller:
             yield response
 
 
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _is_intent(found: Any, server_id: str) -> bool:
+    """Whether it is about this transaction, and can be told on: not nested deeper than we can write."""
+    if not isinstance(found, dict) or found.get("server_correlation_id") != server_id:
+        return False
+    for name in ("events", "attempts", "deliveries"):
+        steps = found.get(name, [])
+        if not isinstance(steps, list) or not all(isinstance(step, dict) for step in steps):
+            return False
+    if not isinstance(found.get("in_doubt"), dict | None):
+        return False
+    try:
+        orjson.dumps([found])  # as deep as it will be in the answer
+    except orjson.JSONEncodeError:
+        return False
+    return True
+
+
 def _serving(entries: Sequence[Document]) -> tuple[str | None, str | None]:
-    """Whose gateway to ask, or why none: anybody can write a server row, so the clients' word on whom they called counts."""
+    """Whose gateway to ask, or why none. Anybody can write a server row, so clients say whom they called."""
     servers = [entry for entry in entries if entry["actor"] == "server"]
     if not servers:
         return None, "no server has registered it here"
@@ -203,13 +245,6 @@ def _serving(entries: Sequence[Document]) -> tuple[str | None, str | None]:
     if len(ledgers) > 1:
         return None, "several servers say that they served it, so no gateway was asked"
     return str(ledgers.pop()), None
-
-
-def _require_pullable(service: Service) -> None:
-    if service.revoked:
-        raise refusals.service_revoked()
-    if service.operator_url is None or service.pull_token is None:
-        raise refusals.cannot_pull()
 
 
 def _own_rows(entries: list[Any], service: Service) -> tuple[list[Row], int]:

@@ -121,6 +121,17 @@ def cannot_pull() -> Problem:
     )
 
 
+def cannot_pull_plainly() -> Problem:
+    """LED-3, SEC-6."""
+    return Problem(
+        "pull-not-possible",
+        409,
+        "Cannot be pulled from",
+        "This service's `operator_url` is http, and its token is not sent in the open. Serve its operator listener "
+        "with TLS, or say `pull.allow_http: true` here.",
+    )
+
+
 def gateway_away(why: str) -> Problem:
     """LED-3."""
     return Problem("gateway-away", 502, "Gateway did not answer", f"The service's operator listener {why}.")

@@ -71,19 +71,16 @@ class Trail:
         batch, self._waiting = self._waiting[:BATCH_MAX], self._waiting[BATCH_MAX:]
         try:
             await self._insert(batch)
-        except BaseException as error:
-            if isinstance(error, Exception) and not isinstance(error, StoreAway) and len(batch) > 1:
-                for one in batch:  # what the store refuses of one access must not be held against the others
-                    await self._write_one(one)
-                return
-            _fail(batch, error if isinstance(error, Exception) else StoreAway("the writer left"))
-            raise
-
-    async def _write_one(self, one: _Waiting) -> None:
-        try:
-            await self._insert([one])
-        except Exception as error:
-            _fail([one], error)
+        except StoreAway as error:
+            _fail(batch, error)
+        except Exception:
+            for one in batch:  # what the store refuses of one access must not be held against the others
+                try:
+                    await self._insert([one])
+                except Exception as error:
+                    _fail([one], error)
+        finally:
+            _fail(batch, StoreAway("the writer left"))  # cancelled: whoever is still without an answer
 
     async def _insert(self, batch: Sequence[_Waiting]) -> None:
         await self._line.fetch(SQL["record"], *zip(*(access for access, _ in batch), strict=True))

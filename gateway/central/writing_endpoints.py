@@ -60,10 +60,11 @@ async def sync(sources: Sources, call: Call) -> Answer:
     if call.headers.get("Content-Type", "").partition(";")[0].strip().lower() != NDJSON:
         raise refusals.content_type_unknown()
     service = await sources.services.writer(_uuid(given["service_ledger_id"]), writes_for(call))
-    lines = lines_of(call.body, call.headers.get("Content-Encoding", "").strip().lower())
     id_ = service.service_ledger_id
-    rows = await sources.ingest.decode(lines, service_ledger_id=id_, source=service.name)
-    return json({"received": len(rows), "stored": await sources.ingest.store(id_, rows)})
+    async with sources.ingest.turns:
+        lines = lines_of(call.body, call.headers.get("Content-Encoding", "").strip().lower())
+        rows = await sources.ingest.decode(lines, service_ledger_id=id_, source=service.name)
+        return json({"received": len(rows), "stored": await sources.ingest.store(id_, rows)})
 
 
 async def client_rows(sources: Sources, call: Call) -> Answer:

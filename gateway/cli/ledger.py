@@ -104,7 +104,7 @@ def unpaired(
 
 @app.command()
 def services(token: Token, url: Url = CENTRAL_URL, as_json: AsJson = False) -> None:
-    """Who registers here, and how far behind each is."""
+    """Who registers here, and how long ago each was heard of."""
     _listed(url, token, "/v1/services", {}, SERVICES, as_json=as_json)
 
 
@@ -145,9 +145,10 @@ def _is_id(text: str) -> bool:
 
 def _id_of(name: str, url: str, token: str) -> str:
     known = ask(url, token, "/v1/services")["items"]
-    for service in known:
-        if service["name"] == name:
-            return str(service["service_ledger_id"])
+    of_name = [service for service in known if service["name"] == name]
+    if of_name:  # of several ledgers, the newest that still counts: the others are of stores that were made anew
+        newest = max(of_name, key=lambda service: (service["revoked_at"] is None, service["registered_at"]))
+        return str(newest["service_ledger_id"])
     names = ", ".join(sorted(service["name"] for service in known)) or "none yet"
     typer.echo(f"twophp: no service of that name has registered; registered: {names}", err=True)
     raise typer.Exit(1)

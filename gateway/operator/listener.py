@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
 from ssl import SSLContext
 from typing import Any
@@ -37,6 +37,7 @@ LIMITS = EdgeLimits(
 ANSWER_TIMEOUT_S = 25.0  # to make an answer: above the store's own 10 s for one statement
 STOP_TIMEOUT_S = 5.0  # for answers in progress when the listener stops
 FOLLOWERS_MAX = 64  # streams of events at once; each holds two connections to the store
+EVENT_STREAM = b"text/event-stream"  # has no end of its own
 BUFFERED_BYTES_MAX = 64 * 1024 * 1024  # of bodies, over all connections
 
 _ALWAYS: tuple[Header, ...] = (
@@ -61,6 +62,7 @@ class Listener:
         self._audit = audit
         self._table = Table(endpoints)
         self._followers: set[asyncio.Task[None]] = set()
+        self._streams = 0  # with those that are about to begin
         self._edge: EdgeServer | None = None
         self._server: asyncio.Server | None = None
 
@@ -83,6 +85,21 @@ class Listener:
         await self._edge.shutdown(STOP_TIMEOUT_S)
 
     async def _serve(self, inbound: Inbound) -> Answer | None:
+        with contextlib.ExitStack() as places:
+            return await self._answer(inbound, places)
+
+    @contextlib.contextmanager
+    def _place(self) -> Iterator[None]:
+        """A place among the streams, held from the question on; or the 503."""
+        if self._streams >= FOLLOWERS_MAX:
+            raise refusals.too_many_followers(FOLLOWERS_MAX)
+        self._streams += 1
+        try:
+            yield
+        finally:
+            self._streams -= 1
+
+    async def _answer(self, inbound: Inbound, places: contextlib.ExitStack) -> Answer | None:
         """Answer one request, and log the access."""
         endpoint, segments = self._table.find(inbound.method, inbound.path.decode("latin-1"))
         query = (inbound.query or b"").decode("latin-1")
@@ -98,8 +115,8 @@ class Listener:
                 if not endpoint.body_max_bytes:
                     raise refusals.body_not_expected()
                 call = replace(call, body=await inbound.read_body(endpoint.body_max_bytes))
-            if endpoint.stream is not None and len(self._followers) >= FOLLOWERS_MAX:
-                raise refusals.too_many_followers(FOLLOWERS_MAX)
+            if endpoint.stream is not None:
+                places.enter_context(self._place())
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
                 answer = await endpoint.answer(self._sources, call)
         except Problem as problem:
@@ -123,12 +140,22 @@ class Listener:
         answer.headers += [header for header in _ALWAYS if first_value(answer.headers, header[0].lower()) is None]
         if endpoint.stream is None or answer.status != 200:
             return answer
-        await self._follow(inbound, answer, endpoint.stream(self._sources, call))
+        await self._follow(inbound, answer, endpoint.stream(self._sources, call), call.token)
         return None
 
-    async def _follow(self, inbound: Inbound, answer: Answer, chunks: AsyncIterator[bytes]) -> None:
-        """Write a stream until its reader leaves, does not keep up, or the listener stops."""
-        follower = asyncio.get_running_loop().create_task(_write(inbound, answer, chunks), name="event stream")
+    def _still(self, inbound: Inbound, token: Token | None) -> bool:
+        """Whether what let a stream's reader in, a token or a session, still counts."""
+        try:
+            return token is None or self._gate.identify(inbound.headers) == token
+        except Problem:
+            return False
+
+    async def _follow(
+        self, inbound: Inbound, answer: Answer, chunks: AsyncIterator[bytes], token: Token | None
+    ) -> None:
+        """Write a stream until its reader leaves, does not keep up, may no longer read, or the listener stops."""
+        writing = _write(inbound, answer, chunks, lambda: self._still(inbound, token))
+        follower = asyncio.get_running_loop().create_task(writing, name="event stream")
         self._followers.add(follower)
         inbound.on_client_left = follower.cancel
         try:
@@ -143,17 +170,23 @@ class Listener:
             follower.result()
 
 
-async def _write(inbound: Inbound, answer: Answer, chunks: AsyncIterator[bytes]) -> None:
+async def _write(inbound: Inbound, answer: Answer, chunks: AsyncIterator[bytes], still: Callable[[], bool]) -> None:
     inbound.close_after = True
+    allowed = True
     async with contextlib.aclosing(chunks) as parts:  # type: ignore[type-var]
         await inbound.start(answer.status, None, answer.headers)
         try:
             async for part in parts:
+                if not (allowed := still()):
+                    break
                 await inbound.write(part)
         except StoreAway:
             inbound.abort()  # its reader resumes where it was
             return
-        await inbound.finish()
+        if allowed or first_value(answer.headers, b"content-type") == EVENT_STREAM:
+            await inbound.finish()
+        else:
+            inbound.abort()  # a file that ends here must not look whole
 
 
 def _refusal(endpoint: Endpoint[Any], call: Call, problem: Problem) -> Answer:

@@ -186,9 +186,7 @@ def _resource_id_rule(route: Any) -> ResourceIdRule:
     return ResourceIdRule(header=chosen.header, json=chosen.json, path=chosen.path)
 
 
-def config_of(
-    settings: Settings, upstream: Upstream, desk: Desk | None, pepper: bytes, key_sets: KeySets
-) -> Config:
+def config_of(settings: Settings, upstream: Upstream, desk: Desk | None, pepper: bytes, key_sets: KeySets) -> Config:
     """The data port's configuration."""
     digest: Callable[[bytes], bytes] = lambda name: caller_digest(pepper, name)  # noqa: E731
     return Config(

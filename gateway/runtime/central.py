@@ -133,6 +133,7 @@ class Central:
             ingest,
             timeout_s=settings.pull.timeout_ms / 1000,
             tls=None if ca is None else ssl.create_default_context(cafile=str(ca)),
+            allow_http=settings.pull.allow_http,
         )
         for part in (pulse, trail, services, queries, ingest, puller):
             stack.push_async_callback(part.close)

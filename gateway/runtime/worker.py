@@ -154,14 +154,13 @@ class Worker:
             self._directs = DirectStore(self._store)
             self._lates = ReplayStore(self._store)
             self._pulse = Pulse(self._store_url, self._loops.spawn)
-            self._queue = QueueStore(
-                self._store_url, service=settings.service.name, buckets=settings.store.buckets
-            )
+            self._queue = QueueStore(self._store_url, service=settings.service.name, buckets=settings.store.buckets)
             self._recoveries = RecoveryStore(
                 self._store_url, service=settings.service.name, buckets=settings.store.buckets
             )
         if any(route.compensation for route in settings.routes):
-            await begin_hooks(self._store_url, settings.service.name)  # before the first request, so that nothing happens unheard
+            # Before the first request, so that nothing happens unheard.
+            await begin_hooks(self._store_url, settings.service.name)
         self._opened = opened
         log.info("the store is open", extra={"service_ledger_id": str(opened.service_ledger_id)})
 

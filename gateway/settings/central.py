@@ -100,6 +100,9 @@ class Pull(Section):
 
     timeout_ms: Annotated[int, Duration(), Says("Longest time of one request to a gateway.")] = 10_000
     ca: Annotated[Path | None, PemFile(), Says("CA of the gateways' certificates; default: the system's.")] = None
+    allow_http: Annotated[
+        bool, Flag(), Says("Send pull tokens to gateways' http addresses too, not only to loopback ones.")
+    ] = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

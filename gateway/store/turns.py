@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 
 class Turns:
-    """All buckets, each time from the next one on: if the first has always enough, the last gets its turn all the same."""
+    """All buckets, each time from the next one on: where the first always has enough, the last gets its turn too."""
 
     def __init__(self, buckets: int) -> None:
         self._buckets = buckets

@@ -70,8 +70,9 @@ class Upstream:
         are the caller's. `timeout_s` is the upstream's time to the head; it starts anew whenever the upstream has
         taken a part of a streamed body, and stands still while that body's source is waited for. `read_timeout_s` is
         its time between body bytes. `before_send` is asked right before the first byte, where False gives the request
-        up unsent, and before each further part of a large or streamed body. `on_continue` is called at a 100; with `Expect: 100-continue` the body waits for it, for at most a
-        second. What the body's iterator raises is raised here, or from reading. Cancelling closes the connection.
+        up unsent, and before each further part of a large or streamed body, where it gives up the rest. `on_continue`
+        is called at a 100; with `Expect: 100-continue` the body waits for it, for at most a second. What the body's
+        iterator raises is raised here, or from reading. Cancelling closes the connection.
         """
         head = render(method, target, headers)
         framing = framing_of(headers)

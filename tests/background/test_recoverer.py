@@ -1,4 +1,4 @@
-"""The recoverer begins what is due as far as a route has room, and what has none comes again at another time (REC-2)."""
+"""The recoverer begins what is due as far as a route has room; what has none comes again at another time (REC-2)."""
 
 from __future__ import annotations
 

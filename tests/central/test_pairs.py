@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from gateway.central.wire import entry_key
 from tests.central.desk import Desk, now
 
 
@@ -109,3 +110,33 @@ async def test_a_pair_is_confirmed_by_both_rows(desk: Desk) -> None:
     seen = (await desk.ask("/v1/ledger/pair", as_="orders-audit", **ids)).json
     assert (seen["confirmed"], seen["server"]) == (True, {"redacted": True, "actor": "server"})
     assert (await desk.ask("/v1/ledger/pair", as_="billing-audit", **ids)).json["client"] is None
+
+
+async def test_two_rows_of_one_pair_in_one_batch_wait_as_one_that_is_there(desk: Desk) -> None:
+    """COR-1, LED-5: time and key of the same row, so that the list leads to it."""
+    id_ = str(desk.services["orders"])
+    low, *_, high = sorted((f"e{n}" for n in range(20)), key=lambda one: entry_key(id_, "client", one))
+    ids = {"actor": "client", "target": "x", "client_id": "dup", "server_id": "s-dup"}
+    older, newer = (desk.entry("orders", **ids, entry_id=one, at=now(ago)) for one, ago in ((high, 10), (low, 5)))
+    await desk.give("orders", older, newer)
+    assert await unpaired(desk, "client-only") == ["dup"]
+
+
+async def test_a_row_forgotten_meanwhile_does_not_end_the_list(desk: Desk) -> None:
+    """LED-5: the cursor comes from the list of pairs."""
+    for n in range(3):
+        await desk.give("orders", call(desk, f"c{n}", at=now(50 - n))[0])
+    await desk.owner.execute("DELETE FROM entries WHERE client_correlation_id = 'c2'")
+    first = (await desk.ask("/v1/ledger/unpaired", side="client-only", limit="1")).json
+    assert (first["items"], first["next"] is None) == ([], False)
+    assert await unpaired(desk, "client-only", after=first["next"]) == ["c1", "c0"]
+
+
+async def test_a_further_client_of_a_complete_pair_lacks_nothing(desk: Desk) -> None:
+    """COR-1: its server is there."""
+    client, server = call(desk, "one")
+    await desk.give("inventory", server)
+    await desk.give("orders", client)
+    ids = {"client_id": "one", "server_id": server["server_correlation_id"]}
+    await desk.give("billing", desk.entry("billing", actor="client", target="inventory", **ids))
+    assert await unpaired(desk, "client-only") == []

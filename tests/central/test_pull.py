@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from typing import Any
 from uuid import uuid4
@@ -11,7 +12,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from tests.central.desk import Desk
+from tests.central.desk import Desk, now
 
 TOKEN = "the-pull-canary"
 
@@ -176,3 +177,52 @@ async def test_a_transaction_is_told_by_its_gateway_or_by_its_rows(reachable: De
     gateway.intents[server_id] = {"server_correlation_id": "another"}
     assert (await reachable.ask(path)).json["from_gateway"] is False
     assert (await reachable.ask(f"/v1/transactions/{uuid4()}")).problem == "transaction-unknown"
+
+
+@pytest.mark.parametrize("cursor", ["x" * 129, "\0", "a b"], ids=["long", "nul", "space"])
+async def test_a_cursor_that_no_gateway_gives_is_not_kept(reachable: Desk, gateway: Gateway, cursor: str) -> None:
+    """LED-3, OPS-3."""
+    gateway.misbehave = web.json_response({"entries": [], "next": cursor})
+    assert (await pull(reachable)).problem == "gateway-away"
+    assert await reachable.owner.fetchval("SELECT pull_cursor FROM services WHERE name = 'orders'") is None
+
+
+async def test_a_pull_starts_over_once(reachable: Desk, gateway: Gateway) -> None:
+    """LED-3: a gateway that refuses its own cursors is not asked for ever."""
+    gateway.pages = {"": {"entries": [], "next": "refused"}}
+    assert (await pull(reachable)).problem == "gateway-away"
+    assert gateway.asked == ["", "refused", "", "refused"]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{"x": json.loads("[" * 260 + "]" * 260)}, {"events": 7}, {"attempts": [7]}, {"in_doubt": "x"}],
+    ids=["deep", "number", "list of numbers", "text"],
+)
+async def test_an_account_in_another_form_is_said_to_be_one(reachable: Desk, gateway: Gateway, more: Any) -> None:
+    """LED-5, OPS-3: the transaction is told by its rows then."""
+    await reachable.give("orders", reachable.entry("orders", server_id="s1"))
+    gateway.intents["s1"] = {"server_correlation_id": "s1", "events": [], **more}
+    reply = await reachable.ask("/v1/transactions/s1")
+    assert (reply.status, reply.json["why"]) == (200, "its gateway answered with something else")
+
+
+async def test_the_gateway_of_whom_the_client_called_is_asked(reachable: Desk, gateway: Gateway) -> None:
+    """LED-5, SEC-5: no other service speaks for it; where it cannot be known, nobody does."""
+    desk, ids = reachable, {"client_id": "k", "server_id": "s2"}
+    gateway.intents["s2"] = {"server_correlation_id": "s2", "events": []}
+    await desk.register("billing", operator_url="http://127.0.0.1:1", pull_token=TOKEN)
+    await desk.give("orders", desk.entry("orders", **ids))
+    await desk.give("billing", desk.entry("billing", **ids, at=now(100)))
+    assert "several servers" in (await desk.ask("/v1/transactions/s2")).json["why"]
+    await desk.give("inventory", desk.entry("inventory", actor="client", target="orders", **ids))
+    assert (await desk.ask("/v1/transactions/s2")).json["from_gateway"] is True
+
+
+async def test_a_token_is_not_sent_in_the_open(desk: Desk) -> None:
+    """LED-3, SEC-6: http is for loopback, unless `pull.allow_http` says otherwise."""
+    await desk.register("orders", operator_url="http://gateway.invalid:1", pull_token=TOKEN)
+    reply = await pull(desk)
+    assert (reply.problem, "pull.allow_http" in reply.json["detail"]) == ("pull-not-possible", True)
+    desk.sources.puller._allow_http = True
+    assert (await pull(desk)).problem == "gateway-away"

@@ -9,7 +9,7 @@ import orjson
 
 from gateway.central import tree
 from gateway.central.tree import build, redact
-from tests.central.desk import entry
+from tests.central.desk import entry, now
 
 IDS = {name: f"00000000-0000-4000-8000-00000000000{index}" for index, name in enumerate(["client", *"abcd"])}
 
@@ -149,3 +149,15 @@ def test_a_service_sees_its_own_rows_and_of_others_only_that_they_are() -> None:
     said = orjson.dumps([root]).decode()
     assert '"source":"a"' not in said
     assert '"4"' not in said
+
+
+def test_what_hangs_on_a_cycle_is_told_once_wherever_the_cycle_is_entered() -> None:
+    """LED-5: here the call below it is older than all of the cycle."""
+    rows = call("a", "b", "3", "1", at=now(60)) + call("a", "b", "1", "2") + call("b", "a", "2", "1")
+    roots = build("elsewhere", rows)
+    told, stack = [], list(roots)
+    while stack:
+        told.append(stack.pop())
+        stack += told[-1]["children"]
+    assert sorted(node["client_correlation_id"] for node in told if tree.CYCLE not in node["notes"]) == ["1", "2", "3"]
+    assert not any(tree.MISSING_PARENT in node["notes"] for node in told)

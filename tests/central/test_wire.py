@@ -49,6 +49,7 @@ def test_an_entry_of_each_side_is_read() -> None:
         ({"version": 2**63}, "version"),
         ({"ttl_ms": None}, "ttl_ms"),
         ({"ttl_ms": 1.5}, "ttl_ms"),
+        ({"ttl_ms": 10**12}, "ttl_ms"),
         ({"phase_1_timestamp": "yesterday"}, "phase_1_timestamp"),
         ({"phase_1_timestamp": "2026-01-01T00:00:00"}, "phase_1_timestamp"),
         ({"phase_1_timestamp": None}, "phase_1_timestamp"),

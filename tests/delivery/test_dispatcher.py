@@ -36,6 +36,14 @@ def url(receiver: Receiver, path: str = "/hook") -> str:
     return f"http://127.0.0.1:{receiver.port}{path}"
 
 
+async def test_another_services_deliveries_are_left_to_it(outbox: Outbox, receiver: Receiver) -> None:
+    """ACM-3: services share a store, not their keys to sign with and the rules of whom they call."""
+    delivery = await outbox.callback(url(receiver))
+    assert await outbox.post(service="stock").dispatcher.run_once() == Dispatched()
+    assert (receiver.requests, await outbox.state(delivery)) == ([], "pending")
+    assert await outbox.post().dispatcher.run_once() == Dispatched(claimed=1, delivered=1)
+
+
 async def test_what_is_due_is_sent_signed_and_recorded(outbox: Outbox, receiver: Receiver) -> None:
     """ACM-2, ACM-3: exactly the five fields, under the delivery's constant id."""
     key, server_id, client_id = await outbox.intent()
@@ -345,7 +353,7 @@ async def test_an_attempt_that_ends_while_a_claim_is_made_is_not_overlooked(
         asyncio.get_running_loop().call_soon(ended.set)
         return outcome
 
-    store = SlowClaims(outbox.url, lease_ms=10_000)
+    store = SlowClaims(outbox.url, service="orders", lease_ms=10_000)
     counts = await Dispatcher(store, deliver, Hosts(limit=1), buckets=1).run_once()
     assert counts == Dispatched(claimed=2, delivered=2)
     assert sorted(receiver.ids) == sorted(str(delivery) for delivery in made)

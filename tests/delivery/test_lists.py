@@ -160,7 +160,7 @@ async def test_the_request_role_cannot_forget_or_redirect_a_delivery(outbox: Out
 @pytest.mark.parametrize(
     ("name", "arguments", "index"),
     [
-        ("claim", [0, [7], [8], [3], 8, 128, 10_000], "deliveries_next"),
+        ("claim", [0, [7], [8], [3], 8, 128, 10_000, "orders"], "deliveries_next"),
         ("record", [0, [b"k"], [uuid4()], [0], ["dead"], [None], [500], ["x"]], "deliveries_id"),
         ("retry", [uuid4(), "ops"], "deliveries_id"),
         ("one", [uuid4()], "deliveries_id"),

@@ -133,9 +133,7 @@ async def test_what_does_not_tell_is_asked_again(make_gateway: MakeGateway, upst
     assert len(intent["attempts"]) == 1
 
 
-async def test_a_gateway_killed_in_mid_flight_is_asked_about(
-    make_gateway: MakeGateway, upstream: FakeUpstream
-) -> None:
+async def test_a_gateway_killed_in_mid_flight_is_asked_about(make_gateway: MakeGateway, upstream: FakeUpstream) -> None:
     """REC-1, REC-2: the end of the send is not known, the end of the lease is: a no counts from there."""
     ledger = Ledger(upstream, silence, answering(404))
     gateway = await probing(make_gateway, upstream)

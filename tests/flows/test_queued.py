@@ -1,4 +1,4 @@
-"""The queue's runner and a store that goes away: confirmed work is begun once, and none of it is forgotten (ASY-1, REC-7).
+"""The queue and a store that goes away: confirmed work is begun once, none of it is forgotten (ASY-1, REC-7).
 
 On a real Postgres behind a proxy; the upstream records what it is sent.
 """

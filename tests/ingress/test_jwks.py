@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
 
 from gateway.ingress import jwks
-from gateway.ingress.jwks import KeysAway, KeySet
+from gateway.ingress.jwks import KeysAway, KeySet, KeySets
 
 ED25519 = ed25519.Ed25519PrivateKey.generate()
 
@@ -107,6 +107,28 @@ def test_what_cannot_prove_anything_is_not_taken() -> None:
     nameless = {name: value for name, value in jwk("x").items() if name != "kid"}
     document = {"keys": [secret, private, nameless, jwk("enc", use="enc"), {"kid": "odd", "kty": "?"}, 7, jwk("k1")]}
     assert jwks.parse(json.dumps(document).encode()).keys() == {"k1"}
+
+
+@pytest.mark.parametrize(
+    "changes", [{"alg": ["x"]}, {"alg": 7}, {"kty": ["x"]}, {"crv": ["x"]}, {"x": 7}, {"x": "!"}, {"use": ["x"]}]
+)
+def test_a_malformed_key_does_not_spoil_the_others(changes: dict[str, Any]) -> None:
+    """SEC-2: or one wrong entry at the source would lock everybody out."""
+    document = {"keys": [jwk("k1"), {**jwk("malformed"), **changes}, jwk("k2")]}
+    assert jwks.parse(json.dumps(document).encode()).keys() == {"k1", "k2"}
+
+
+async def test_a_reload_keeps_what_was_read_from_a_url_and_reads_a_file_anew(source: Source, tmp_path: Path) -> None:
+    """SEC-2, OPS-1: the source may be away just then; what an operator changed in a file counts at once."""
+    key_sets = KeySets()
+    assert await key_sets.of(url=source.url, file=None).key("k1") is not None
+    source.answer = web.Response(status=503)
+    assert await key_sets.of(url=source.url, file=None).key("k1") is not None
+    assert source.asked == 1
+    file = tmp_path / "jwks.json"
+    for name in ("k1", "k2"):
+        file.write_text(json.dumps({"keys": [jwk(name)]}))
+        assert await key_sets.of(url=None, file=str(file)).key(name) is not None
 
 
 @pytest.mark.parametrize("document", [b"", b"[]", b"{}", b'{"keys": 7}', b"<html>", b" " * (256 * 1024 + 1)])

@@ -59,7 +59,7 @@ def test_what_was_never_sent_has_failed(kind: str) -> None:
     assert client_status(verdict.phase, None) == 500
 
 
-@pytest.mark.parametrize("kind", ["timeout", "reset", "protocol"])
+@pytest.mark.parametrize("kind", ["timeout", "reset", "protocol", "lease"])
 def test_what_may_have_been_received_is_in_doubt(kind: str) -> None:
     """REC-2, REC-4: never a guess."""
     assert isinstance(of_failure(kind, sent=True), Doubtful)

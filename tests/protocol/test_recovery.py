@@ -76,6 +76,13 @@ def test_what_cannot_be_sent_again_is_held_and_says_why(changes: dict[str, Any],
     assert decide(doubted(**changes), "redrive") == Hold(reason)
 
 
+def test_a_probe_without_its_callers_credentials_is_not_asked() -> None:
+    """REC-2: an upstream may answer 404 to whom it does not know, and the doubt would be settled by that."""
+    reason = "its payload was not kept, so upstream cannot be asked with its caller's credentials"
+    assert decide(doubted(payload_kept=False), "probe") == Hold(reason)
+    assert decide(doubted(payload_kept=False, proven=True), "probe") == UseEvidence()
+
+
 def test_a_redrive_waits_for_its_back_off() -> None:
     """REC-2: doubled with every attempt, counted from the end of the last."""
     assert decide(doubted(ended_ms_ago=1000), "redrive") == Redrive()
@@ -125,7 +132,8 @@ def test_a_repeat_settles_only_what_its_answer_tells_of_the_first(
         (404, b"", None, No),
         (410, b"", None, No),
         (200, b'{"id": 17}', "/id", Yes),
-        (200, b'{"id": null}', "/id", No),
+        (200, b'{"id": null}', "/id", Unsure),
+        (200, b'{"order": null}', "/order/id", No),
         (200, b"{}", "/id", No),
         (200, b"[]", "/0", No),
         (200, b"<html>", "/id", Unsure),
@@ -135,7 +143,10 @@ def test_a_repeat_settles_only_what_its_answer_tells_of_the_first(
     ],
 )
 def test_what_a_probe_tells(status: int, body: bytes, pointer: str | None, told: type) -> None:
-    """REC-2: 2xx is yes, 404 and 410 are no, a pointer that leads nowhere in a 2xx is no; all else tells nothing."""
+    """REC-2: 2xx is yes, 404 and 410 are no, a pointer that leads nowhere in a 2xx is no; all else tells nothing.
+
+    A null is somewhere: an upstream may know the key and not yet the value.
+    """
     assert isinstance(recovery.of_probe(status, body, pointer, complete=True), told)
 
 

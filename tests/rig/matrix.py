@@ -146,10 +146,11 @@ def every_cell() -> Iterator[Cell]:
 
 
 def covering_cells() -> Iterator[Cell]:
-    """Every point in every mode, with recoveries and methods in turn."""
+    """Every point in every mode, the two direct ones by turns; recoveries and methods in turn."""
     turn = 0
-    for point in POINTS:
-        for mode in point.modes:
+    for number, point in enumerate(POINTS):
+        direct = [mode for mode in point.modes if mode in DIRECT]
+        for mode in (*(mode for mode in point.modes if mode in HANDSHAKES), *direct[number % 2 :][:1]):
             turn += 1
             yield Cell(point, mode, RECOVERIES[turn % 3], METHODS[turn % 4])
     for turn, point in enumerate(CUTS):
@@ -312,10 +313,7 @@ class Matrix:
         """After healing: each cell's end, and every invariant over all of them."""
         world = self._world
         await world.until_at_rest(HEAL_WITHIN_S)
-        for cell, operation in self._cells:
-            if cell.point.ends == "abandoned":  # P2-2: nobody confirms it any more
-                operation.confirmed = True
-            await world.clients.ask_again(operation)
+        await asyncio.gather(*(self._ask_again(cell, operation) for cell, operation in self._cells))
         for cell, operation in self._cells:
             state, wanted = await self._state(operation), cell.end(self._effect(operation))
             if state not in wanted:
@@ -325,6 +323,12 @@ class Matrix:
         found = await world.findings()
         self.result.failures += [str(violation) for violation in found.violations]
         return self.result
+
+    async def _ask_again(self, cell: Cell, operation: Operation) -> None:
+        if cell.point.ends == "abandoned":  # P2-2: nobody confirms it any more
+            operation.confirmed = True
+        async with self._gate:
+            await self._world.clients.ask_again(operation)
 
     async def _state(self, operation: Operation) -> str:
         connection = await asyncpg.connect(self._world.database_url)

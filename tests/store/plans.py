@@ -86,8 +86,8 @@ FILL = {
     "events": "INSERT INTO events (bucket, logical_key, code) SELECT 0, logical_key, 'PONR' FROM intents",
     "client_entries": """
     INSERT INTO client_entries (
-        bucket, logical_key, client_correlation_id, source, target, method, path, parent_reference_id, phase_1_timestamp,
-        keep_until, phase, settled_at)
+        bucket, logical_key, client_correlation_id, source, target, method, path, parent_reference_id,
+        phase_1_timestamp, keep_until, phase, settled_at)
     SELECT 0, sha256(logical_key), client_correlation_id, source, 'stock', method, path, parent_reference_id,
         phase_1_timestamp, keep_until, 'COMMITTED', now()
     FROM intents""",

@@ -114,3 +114,35 @@ async def test_evidence_after_a_verdict_changes_nothing(
     assert await doubts.due(10, CLAIM_MS) == []
     assert await superuser.phase(zombie.key) is Phase.COMMITTED
     assert (await superuser.events(zombie.key))[-1] == ("EVIDENCE", None)
+
+
+async def test_evidence_of_a_keys_earlier_use_is_none(
+    store: IntentStore, doubts: RecoveryStore, superuser: Superuser, fresh_database: str
+) -> None:
+    """REC-1, RPL-4: an earlier release forgot an intent and left its evidence; the attempt is not this intent's."""
+    zombie = await rescued(store, superuser, fresh_database)
+    await superuser.connection.execute(
+        "INSERT INTO evidence (bucket, logical_key, fence, attempt_id, phase) VALUES (0, $1, 7, $2, 'FAILED')",
+        zombie.key.logical,
+        uuid4(),
+    )
+    found = await the_due(doubts)
+    assert not found.proven
+    assert await doubts.settle_from_evidence(found) is None
+    await doubts.keep_evidence(settlement_of(zombie))
+    found = await the_due(doubts)
+    assert found.proven
+    assert await doubts.settle_from_evidence(found) is Phase.COMMITTED
+
+
+async def test_evidence_of_a_keys_earlier_use_hinders_no_redrive(
+    store: IntentStore, doubts: RecoveryStore, superuser: Superuser, fresh_database: str
+) -> None:
+    """REC-2."""
+    zombie = await rescued(store, superuser, fresh_database)
+    await superuser.connection.execute(
+        "INSERT INTO evidence (bucket, logical_key, fence, attempt_id, phase) VALUES (0, $1, 7, $2, 'FAILED')",
+        zombie.key.logical,
+        uuid4(),
+    )
+    assert await doubts.redrive(await the_due(doubts), uuid4(), uuid4()) is not None

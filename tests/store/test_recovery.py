@@ -332,3 +332,16 @@ async def test_a_verdict_that_waited_for_a_redrive_finds_no_doubt(
     assert found is not None
     assert found[0] is False
     assert await superuser.phase(claimed.key) is Phase.PROCESSING
+
+
+async def test_a_verification_counts_what_was_asked_and_nothing_else(store: IntentStore, doubts: RecoveryStore) -> None:
+    """REC-5: looked at again without a question, it has as many tries before it as before."""
+    claimed = await claimed_intent(store, "c-1")
+    await store.settle(settlement_of(claimed, verify=Sealed(b"sealed question", 1)))
+    counts = []
+    for asked in (0, 1, 0):
+        (verification,) = await doubts.due_verifications(10, CLAIM_MS)
+        counts.append(verification.asked)
+        await doubts.verify_later(verification, 0, asked=asked)
+    (verification,) = await doubts.due_verifications(10, CLAIM_MS)
+    assert [*counts, verification.asked] == [0, 0, 1, 1]

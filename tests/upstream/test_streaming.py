@@ -73,6 +73,31 @@ async def test_a_large_buffered_body_arrives_whole(fake: FakeUpstream, client: U
     assert len(fake.wires) == 1
 
 
+@pytest.mark.parametrize("streamed", [False, True], ids=["in slices", "streamed"])
+async def test_who_loses_the_right_to_send_within_a_body_sends_no_more_of_it(
+    fake: FakeUpstream, client: Upstream, streamed: bool
+) -> None:
+    """REC-1, REC-2: a gateway that was frozen within an upload; part of it went out, so it is in doubt."""
+    held = iter([True, True, True])  # the head and two parts of the body
+    body = pieces(*[PIECE] * 40) if streamed else PIECE * 40
+    headers = CHUNKED if streamed else []
+    with pytest.raises(UpstreamFailure) as failure:
+        await send(client, "PUT", headers=headers, body=body, before_send=lambda: next(held, False))
+    assert (failure.value.kind, failure.value.sent) == ("lease", True)
+    await fake.wires[0].closed_by_peer()
+    assert client.connections == 0
+
+
+async def test_a_chunked_body_is_not_ended_without_the_right_to_send(fake: FakeUpstream, client: Upstream) -> None:
+    """REC-1: its end is what makes a request of it."""
+    held = iter([True, True])
+    with pytest.raises(UpstreamFailure) as failure:
+        await send(client, "PUT", headers=CHUNKED, body=pieces(b"ab"), before_send=lambda: next(held, False))
+    assert (failure.value.kind, failure.value.sent) == ("lease", True)
+    await fake.wires[0].closed_by_peer()
+    assert fake.requests[0].body == b""
+
+
 async def test_a_large_answer_arrives_whole_by_reading_or_iterating(fake: FakeUpstream, client: Upstream) -> None:
     fake.answer(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % (len(PIECE) * 40), PIECE * 40)
     assert await body_of(await get(client)) == PIECE * 40

@@ -60,12 +60,14 @@ class Desk:
     def show(self, call: Call, template: str, here: str, *, status: int = 200, **values: Any) -> Answer:
         """A page for whoever is looking; `here` is its place in the navigation."""
         session = self.gate.session(call.headers)
+        # A page that brings itself up to date in the background must not take the notice of the one opened next.
+        opened = call.headers.get("Sec-Fetch-Dest", "document") == "document"
         return html(
             template,
             status=status,
             reader=call.token,
             form_secret=session.form_secret if session is not None else None,
-            notice=session.take_notice() if session is not None else None,
+            notice=session.take_notice() if session is not None and opened else None,
             here=here,
             now=self.now(),
             **values,

@@ -1,4 +1,4 @@
-"""The services that register here, how far behind they are, and pulling from one now (LED-3)."""
+"""The services that register here, when each was last heard of, and pulling from one now (LED-3)."""
 
 from __future__ import annotations
 

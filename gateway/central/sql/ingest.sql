@@ -29,13 +29,14 @@ stored AS (
         transaction_reference = excluded.transaction_reference, in_doubt = excluded.in_doubt, callback = excluded.callback,
         sync_timestamp = excluded.sync_timestamp
     WHERE excluded.version > e.version
-    RETURNING e.entry_key, e.actor, e.source, e.phase_1_timestamp, e.pair_known, e.server_correlation_id IS NOT NULL AS named,
+    RETURNING e.entry_key, e.actor, e.source, e.phase_1_timestamp, e.client_correlation_id, e.server_correlation_id, e.pair_known, e.server_correlation_id IS NOT NULL AS named,
         coalesce(pair_of(e.client_correlation_id, e.server_correlation_id), e.entry_key) AS pair
 ),
 waiting AS (
-    SELECT s.pair, bit_or(CASE s.actor WHEN 'client' THEN 1 ELSE 2 END)::smallint AS sides, min(s.source) AS source,
-        min(s.phase_1_timestamp) AS phase_1_timestamp, min(s.entry_key) AS entry_key
-    FROM stored s WHERE NOT s.pair_known GROUP BY s.pair
+    -- One row for all that name a pair: the oldest, whole, so that it leads to an entry.
+    SELECT DISTINCT ON (s.pair) s.pair, bit_or(CASE s.actor WHEN 'client' THEN 1 ELSE 2 END) OVER (PARTITION BY s.pair)::smallint AS sides,
+        s.source, s.phase_1_timestamp, s.entry_key, s.client_correlation_id, s.server_correlation_id
+    FROM stored s WHERE NOT s.pair_known ORDER BY s.pair, s.phase_1_timestamp, s.entry_key
 ),
 twins AS (
     DELETE FROM pairs WHERE pair IN (
@@ -48,6 +49,12 @@ paired AS (
     INSERT INTO pairs AS p (pair, sides, source, phase_1_timestamp, entry_key)
     SELECT w.pair, w.sides, w.source, w.phase_1_timestamp, w.entry_key FROM waiting w
     WHERE w.sides <> 3 AND w.pair NOT IN (SELECT t.pair FROM twins t)
+        -- A further client of a call that has its server lacks nothing. Both sides of a call begin within a day, so few partitions are asked.
+        AND CASE WHEN w.sides = 1 THEN NOT EXISTS (
+            SELECT FROM entries x WHERE x.server_correlation_id = w.server_correlation_id AND x.actor = 'server'
+                AND x.client_correlation_id = w.client_correlation_id
+                AND x.phase_1_timestamp BETWEEN w.phase_1_timestamp - interval '1 day' AND w.phase_1_timestamp + interval '1 day'
+        ) ELSE true END
     ORDER BY w.pair
     ON CONFLICT (pair) DO UPDATE SET sides = p.sides | excluded.sides
     RETURNING p.pair, p.sides
@@ -94,7 +101,7 @@ LIMIT 1
 -- name: count_minutes
 -- The tallies of some minutes that changed, counted anew. A minute that changes meanwhile stays touched, and is counted again.
 WITH taken AS (
-    DELETE FROM touched WHERE grain = 'minute' AND at IN (SELECT at FROM touched WHERE grain = 'minute' ORDER BY at LIMIT $1) RETURNING at
+    DELETE FROM touched WHERE grain = 'minute' AND at IN (SELECT DISTINCT at FROM touched WHERE grain = 'minute' ORDER BY at LIMIT $1) RETURNING at
 ),
 minutes AS (SELECT DISTINCT at FROM taken),
 counted AS (
@@ -122,7 +129,7 @@ SELECT count(*) AS minutes FROM minutes
 -- name: count_hours
 -- The same for hours, from the minutes.
 WITH taken AS (
-    DELETE FROM touched WHERE grain = 'hour' AND at IN (SELECT at FROM touched WHERE grain = 'hour' ORDER BY at LIMIT $1) RETURNING at
+    DELETE FROM touched WHERE grain = 'hour' AND at IN (SELECT DISTINCT at FROM touched WHERE grain = 'hour' ORDER BY at LIMIT $1) RETURNING at
 ),
 hours AS (SELECT DISTINCT at FROM taken),
 counted AS (

@@ -49,7 +49,7 @@ DELETE FROM tallies WHERE grain = ANY (ARRAY['minute', 'hour']) AND actor = ANY 
 -- name: forget_accesses
 DELETE FROM access_log WHERE id IN (
     SELECT id FROM access_log WHERE at < now() - interval '1 millisecond' * $1::bigint ORDER BY id LIMIT $2
-)
+) RETURNING 1
 
 -- name: forget_pairs
 -- Of services that have nothing here any more.
@@ -59,4 +59,4 @@ DELETE FROM pairs WHERE pair IN (
         WHERE x.sides = side.sides AND x.phase_1_timestamp < now() - interval '1 millisecond' * $1::bigint
         ORDER BY x.phase_1_timestamp, x.entry_key LIMIT $2
     ) p
-)
+) RETURNING 1

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ipaddress
 import re
 import ssl
 from pathlib import Path
 
+from aiohttp import ClientPayloadError
 from cryptography import x509
 
 from gateway.central.page import attempts
@@ -236,3 +238,19 @@ async def test_what_makes_no_sense_is_said_as_a_page(ledger: Ledger) -> None:
         assert reply.status == 400
         assert reply.headers["content-type"] == "text/html; charset=utf-8"
         assert b"Status 400" in reply.body
+
+
+async def test_a_stream_of_entries_ends_with_its_session(ledger: Ledger) -> None:
+    """SEC-5: after the logout nothing more is told, though the token still counts."""
+    session = await ledger.log_in("audit")
+    secret = form_secret_in(await ledger.ask("/", headers=session))
+    async with asyncio.timeout(PATIENCE_S):
+        async with ledger.session.get(f"{ledger.url}/v1/events", headers=session) as stream:
+            assert await stream.content.readline() == b": following\n"
+            await posted(ledger, "/logout", session, secret)
+            await ledger.write(("orders", registration("orders", "c-after-logout")))
+            told = b""
+            with contextlib.suppress(ClientPayloadError):
+                async for line in stream.content:
+                    told += line
+            assert b"c-after-logout" not in told

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from uuid import uuid4
 
 import pytest
 from typer.testing import CliRunner
@@ -11,7 +12,7 @@ from typer.testing import CliRunner
 from gateway.cli.app import app
 from gateway.cli.ledger_output import plain
 from tests.central.desk import now, value_of
-from tests.central.page.ledger import FakeGateway, Ledger, both, registration, server_id_of
+from tests.central.page.ledger import PULL_TOKEN, FakeGateway, Ledger, both, registration, server_id_of
 
 MARKUP = "[red]not-red[/red]"
 
@@ -102,6 +103,17 @@ async def test_pull_takes_a_name_or_an_id_and_says_what_it_brought(ledger: Ledge
     status, _, errors = await twophp("ledger", "pull", "orders", **where(ledger))
     assert status == 1
     assert "503" in errors
+
+
+async def test_pull_by_name_asks_the_newest_ledger(ledger: Ledger, gateway: FakeGateway) -> None:
+    """LED-3: an older one is of a store that was made anew."""
+    await ledger.register("orders")
+    newest = str(uuid4())
+    members = {"name": "orders", "service_ledger_id": newest, "operator_url": gateway.url, "pull_token": PULL_TOKEN}
+    reply = await ledger.ask("/v1/services", who="orders", method="POST", data=json.dumps(members))
+    assert reply.status == 200, reply.body
+    gateway.entries = [{**registration("orders", "c-1"), "service_ledger_id": newest}]
+    assert "1 received" in await run(ledger, "pull", "orders")
 
 
 async def test_what_is_refused_is_said_in_a_sentence(ledger: Ledger) -> None:
