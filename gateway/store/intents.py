@@ -26,6 +26,7 @@ from gateway.protocol.phases import Phase
 from gateway.protocol.records import Claim, Claimed, Doubt, NewIntent, Registered, Sealed, Settlement, StoredResponse
 from gateway.store import queries
 from gateway.store.batches import Lane, Row
+from gateway.store.claims import claimed_of
 from gateway.store.lines import Line
 from gateway.store.statements import BatchStatement
 
@@ -201,17 +202,7 @@ class IntentStore:
                 row = await self._own_claim.submit(claim)
             if row is None:
                 return None
-            return Claimed(
-                claim.key,
-                claim.attempt_id,
-                claim.holder,
-                row["fence"],
-                row["method"],
-                row["path"],
-                row["query"],
-                row["execution"],
-                Sealed(row["sealed"], row["sealed_with"]),
-            )
+            return claimed_of(claim.key, claim.attempt_id, claim.holder, row)
 
         return await resolved(write)
 

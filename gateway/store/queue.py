@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection
 from uuid import UUID
 
-import asyncpg
-
 from gateway.protocol.identity import IntentKey
-from gateway.protocol.records import Claimed, Sealed, Taken
+from gateway.protocol.records import Taken
 from gateway.store import queries
+from gateway.store.claims import taken_of
 from gateway.store.lines import Line
 from gateway.store.turns import Turns
 
@@ -38,29 +37,13 @@ class QueueStore:
                 if key is None
                 else await self.line.fetch(SQL["take_one"], bucket, key.logical, holder)
             )
-            taken += [_taken(bucket, holder, row) for row in rows]
+            taken += [taken_of(bucket, holder, row) for row in rows]
         return taken
 
     async def held(self, holder: UUID) -> list[Taken]:
         """What this holder has begun and not ended (REC-7)."""
         return [
-            _taken(bucket, holder, row)
+            taken_of(bucket, holder, row)
             for bucket in self._buckets
             for row in await self.line.fetch(SQL["held"], bucket, holder)
         ]
-
-
-def _taken(bucket: int, holder: UUID, row: asyncpg.Record) -> Taken:
-    claimed = Claimed(
-        IntentKey(bucket, row["logical_key"]),
-        row["attempt_id"],
-        holder,
-        row["fence"],
-        row["method"],
-        row["path"],
-        row["query"],
-        "async",
-        Sealed(row["sealed"], row["sealed_with"]),
-    )
-    credentials = None if row["credentials"] is None else Sealed(row["credentials"], row["credentials_with"])
-    return Taken(claimed, row["server_correlation_id"], row["client_correlation_id"], credentials)

@@ -15,8 +15,9 @@ import orjson
 
 from gateway.protocol.identity import IntentKey
 from gateway.protocol.phases import Phase
-from gateway.protocol.records import Claimed, Doubted, Sealed, Settlement, Taken, Verification
+from gateway.protocol.records import Doubted, Sealed, Settlement, Taken, Verification
 from gateway.store import queries
+from gateway.store.claims import credentials_of, taken_of
 from gateway.store.intents import resolved
 from gateway.store.lines import Line
 from gateway.store.turns import Turns
@@ -65,7 +66,7 @@ class RecoveryStore:
             rows = await self.line.fetch(SQL["redrive"], *key, doubted.fence, doubted.token, attempt_id, holder)
             if not rows:
                 rows = await self.line.fetch(SQL["own_redrive"], *key, attempt_id, holder)
-            return _taken(key.bucket, holder, rows[0]) if rows else None
+            return taken_of(key.bucket, holder, rows[0]) if rows else None
 
         return await resolved(write)
 
@@ -107,7 +108,7 @@ class RecoveryStore:
     async def payload(self, key: IntentKey) -> tuple[Sealed, Sealed | None] | None:
         """The sealed request and the credentials that its confirmation brought."""
         rows = await self.line.fetch(SQL["payload"], *key)
-        return (Sealed(rows[0]["sealed"], rows[0]["sealed_with"]), _credentials(rows[0])) if rows else None
+        return (Sealed(rows[0]["sealed"], rows[0]["sealed_with"]), credentials_of(rows[0])) if rows else None
 
     async def keep_credentials(self, key: IntentKey, credentials: Sealed) -> None:
         """P2-3: those of the confirmation, for a redrive."""
@@ -166,25 +167,6 @@ def _doubted(bucket: int, row: asyncpg.Record) -> Doubted:
         payload_kept=row["payload_kept"],
         proven=row["proven"],
     )
-
-
-def _taken(bucket: int, holder: UUID, row: asyncpg.Record) -> Taken:
-    claimed = Claimed(
-        IntentKey(bucket, row["logical_key"]),
-        row["attempt_id"],
-        holder,
-        row["fence"],
-        row["method"],
-        row["path"],
-        row["query"],
-        row["execution"],
-        Sealed(row["sealed"], row["sealed_with"]),
-    )
-    return Taken(claimed, row["server_correlation_id"], row["client_correlation_id"], _credentials(row))
-
-
-def _credentials(row: asyncpg.Record) -> Sealed | None:
-    return None if row["credentials"] is None else Sealed(row["credentials"], row["credentials_with"])
 
 
 def _verification(bucket: int, row: asyncpg.Record) -> Verification:

@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncpg
 
 from gateway.protocol.faults import NonceConsumed
-from gateway.protocol.records import Claim, Claimed, Sealed
+from gateway.protocol.records import Claim, Claimed
 from gateway.store import intents, queries
+from gateway.store.claims import claimed_of
 from gateway.store.intents import IntentStore, resolved
 
 SQL = queries.load("replay.sql")
@@ -34,17 +35,7 @@ class ReplayStore:
             row = await self._cross(claim, nonce) or await self._own(claim)
             if row is None:
                 return None
-            return Claimed(
-                claim.key,
-                claim.attempt_id,
-                claim.holder,
-                row["fence"],
-                row["method"],
-                row["path"],
-                row["query"],
-                row["execution"],
-                Sealed(row["sealed"], row["sealed_with"]),
-            )
+            return claimed_of(claim.key, claim.attempt_id, claim.holder, row)
 
         return await resolved(write)
 

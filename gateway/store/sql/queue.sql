@@ -19,7 +19,7 @@ WITH picked AS (
     RETURNING logical_key
 )
 SELECT i.logical_key, i.server_correlation_id, i.client_correlation_id, i.attempt_id, i.fence, i.method, i.path, i.query,
-    y.sealed, y.sealed_with, p.sealed AS credentials, p.sealed_with AS credentials_with
+    i.execution, y.sealed, y.sealed_with, p.sealed AS credentials, p.sealed_with AS credentials_with
 FROM begun b
 JOIN picked p ON p.logical_key = b.logical_key
 JOIN intents i ON i.bucket = $1 AND i.logical_key = b.logical_key
@@ -42,7 +42,7 @@ WITH picked AS (
     RETURNING logical_key
 )
 SELECT i.logical_key, i.server_correlation_id, i.client_correlation_id, i.attempt_id, i.fence, i.method, i.path, i.query,
-    y.sealed, y.sealed_with, p.sealed AS credentials, p.sealed_with AS credentials_with
+    i.execution, y.sealed, y.sealed_with, p.sealed AS credentials, p.sealed_with AS credentials_with
 FROM begun b
 JOIN picked p ON p.logical_key = b.logical_key
 JOIN intents i ON i.bucket = $1 AND i.logical_key = b.logical_key
@@ -52,7 +52,7 @@ JOIN payloads y ON y.bucket = $1 AND y.logical_key = b.logical_key;
 -- REC-7: what this worker has begun, for a `take` whose acknowledgement was lost. Its credentials are gone with the queue's
 -- row; those of Phase 1 are with the payload. Repeats (REC-2) are not the queue's.
 SELECT i.logical_key, i.server_correlation_id, i.client_correlation_id, i.attempt_id, i.fence, i.method, i.path, i.query,
-    y.sealed, y.sealed_with, NULL::bytea AS credentials, NULL::smallint AS credentials_with
+    i.execution, y.sealed, y.sealed_with, NULL::bytea AS credentials, NULL::smallint AS credentials_with
 FROM attempts a
 JOIN intents i ON i.bucket = $1 AND i.logical_key = a.logical_key AND i.execution = 'async' AND i.phase = 'PROCESSING'
 JOIN payloads y ON y.bucket = $1 AND y.logical_key = a.logical_key
