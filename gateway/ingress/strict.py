@@ -169,12 +169,12 @@ def check(method: str, target: bytes, headers: RawHeaders, version: tuple[int, i
 def _learn(name: bytes) -> int:
     lower = name.lower()
     meaning = _MEANINGS.get(lower, _PLAIN)
-    if meaning == _PLAIN and lower.startswith(PREFIX):
-        meaning = _OURS
-    elif meaning == _PLAIN:
+    if meaning == _PLAIN:
         folded = _NOT_ALNUM.sub(b"-", lower)
         if folded != lower and (folded in _OWN_NAMES or folded.startswith(_OWN_PREFIXES)):
             meaning = _ALIAS
+        elif lower.startswith(PREFIX):
+            meaning = _OURS
     if len(_spellings) >= _CACHE_MAX:
         _spellings.clear()
     _spellings[name] = meaning
